@@ -107,7 +107,7 @@ def test_a_loop_is_called_again_and_again_so_that_an_interrupt_comes_through(cou
     calls = []
     monkeypatch.setattr(leaf, "_UNINTERRUPTED", 2**10)
     with rfrope.threads(count):
-        leaf._run_threaded(lambda start, stop: calls.append((start, stop)), 64, 2**16, np.zeros(1))
+        leaf._run_threaded(lambda start, stop: calls.append((start, stop)), 64, 2**16)
     assert sorted(calls) == [(i, i + 1) for i in range(64)]
 
 

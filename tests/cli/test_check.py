@@ -1,7 +1,5 @@
 """``rfrope check``: its text, its JSON, and its exit codes."""
 
-from __future__ import annotations
-
 import pytest
 
 from rfrope import models

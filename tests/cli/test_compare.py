@@ -1,7 +1,5 @@
 """``rfrope compare``: its text, its JSON and its page."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 

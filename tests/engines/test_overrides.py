@@ -1,7 +1,5 @@
 """What to type for an engine says all of a scheme, or is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from rfrope import engines

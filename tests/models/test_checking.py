@@ -1,7 +1,5 @@
 """One verdict on a model's RoPE: no alarm at right models, wrong ones named, and what is typed is what was meant."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -63,33 +61,15 @@ def scaled(config: dict[str, Any], **scheme: Any) -> dict[str, Any]:
 
 WRONG = {  # a config, what is asked for, and the verdict
     "yarn too short": (scaled(QWEN, **YARN | {"factor": 2.0}), {}, "wrong: yarn does not reach"),
-    "no original": (
-        scaled(QWEN, rope_type="yarn", factor=4.0),
-        {},
-        "wrong: original_max_position_embeddings is missing",
-    ),
-    "too long a text": (
-        QWEN,
-        {"context": 262144},
-        "wrong: 262144 positions are asked for, and the RoPE reaches 131072",
-    ),
-    "factor as text": (
-        scaled(QWEN, **YARN | {"factor": "4"}),
-        {},
-        "cannot tell: rope_parameters['factor'] is '4'",
-    ),
+    "no original": (scaled(QWEN, rope_type="yarn", factor=4.0), {},
+                    "wrong: original_max_position_embeddings is missing"),
+    "too long a text": (QWEN, {"context": 262144},
+                        "wrong: 262144 positions are asked for, and the RoPE reaches 131072"),
+    "factor as text": (scaled(QWEN, **YARN | {"factor": "4"}), {}, "cannot tell: rope_parameters['factor'] is '4'"),
     "no factor": (scaled(QWEN, rope_type="linear"), {}, "cannot tell: "),
     "no such scheme": (scaled(QWEN, rope_type="yarm", factor=2.0), {}, "cannot tell: "),
-    "odd list": (
-        scaled(QWEN, rope_type="longrope", short_factor=[1.0], long_factor=[1.0]),
-        {},
-        "cannot tell: ",
-    ),
-    "two bases": (
-        QWEN | {"model_type": "", "rotary_emb_base": 1e4},
-        {},
-        "cannot tell: rope_theta is 1000000.0, rot",
-    ),
+    "odd list": (scaled(QWEN, rope_type="longrope", short_factor=[1.0], long_factor=[1.0]), {}, "cannot tell: "),
+    "two bases": (QWEN | {"model_type": "", "rotary_emb_base": 1e4}, {}, "cannot tell: rope_theta is 1000000.0, rot"),
     "unknown type": (QWEN | {"model_type": "mine"}, {}, "cannot tell: model_type 'mine' is not known"),
     "base of 1": (QWEN | {"rope_theta": 1.0}, {}, "wrong: rope_theta is 1: no block turns slower than 1 radian"),
     "negative base": (QWEN | {"rope_theta": -1.0}, {}, "cannot tell: rope_theta is -1.0"),
@@ -99,34 +79,19 @@ WRONG = {  # a config, what is asked for, and the verdict
         "wrong: SGLang 0.5.23: scores are 1.296 times as large, at every distance; it does not read attention_factor",
     ),
     "an engine that stops": (scaled(QWEN, rope_type="ntk", factor=2.0), {"engines": "vllm"}, "cannot tell: "),
-    "base lost": (
-        LLAMA,
-        {"against": LLAMA | {"rope_theta": 1e4}},
-        "wrong: the two sides differ: rope_theta 500000.0 ->",
-    ),
-    "scheme lost": (
-        scaled(LLAMA, **LLAMA3),
-        {"against": LLAMA},
-        "wrong: the two sides differ: rope_type llama3 -> def",
-    ),
+    "base lost": (LLAMA, {"against": LLAMA | {"rope_theta": 1e4}},
+                  "wrong: the two sides differ: rope_theta 500000.0 ->"),
+    "scheme lost": (scaled(LLAMA, **LLAMA3), {"against": LLAMA},
+                    "wrong: the two sides differ: rope_type llama3 -> def"),
     "other factor": (scaled(QWEN, **YARN), {"against": scaled(QWEN, **YARN | {"factor": 2.0})}, "wrong: the two sides"),
-    "part lost": (
-        GLM,
-        {"against": GLM | {"partial_rotary_factor": 1.0}},
-        "wrong: the two sides differ: partial_rotary",
-    ),
+    "part lost": (GLM, {"against": GLM | {"partial_rotary_factor": 1.0}},
+                  "wrong: the two sides differ: partial_rotary"),
     "pairing lost": (GLM, {"against": GLM | {"model_type": "llama"}}, "wrong: the two sides differ: "),
-    "attention factor": (
-        scaled(QWEN, **YARN),
-        {"against": scaled(QWEN, **YARN, attention_factor=1.0)},
-        "wrong: the two",
-    ),
-    "another Rope": (
-        QWEN,
-        {"against": rfrope.Rope(rfrope.geometric(64), context=131072)},
-        "wrong: the two sides differ: ",
-    ),
-}
+    "attention factor": (scaled(QWEN, **YARN), {"against": scaled(QWEN, **YARN, attention_factor=1.0)},
+                         "wrong: the two"),
+    "another Rope": (QWEN, {"against": rfrope.Rope(rfrope.geometric(64), context=131072)},
+                     "wrong: the two sides differ: "),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -176,14 +141,12 @@ MISTRAL = {"factor": 16.0, "beta": 32.0, "alpha": 1.0, ORIGINAL: 16384, "apply_s
     ("more", "scheme"),
     [
         ({"max_seq_len": 4096}, {"rope_type": "default"}),
-        (
-            {"max_position_embeddings": 262144, "yarn": MISTRAL, "llama_4_scaling": {"beta": 0.1}} | VISION,
-            {"rope_type": "yarn", "factor": 16.0, ORIGINAL: 16384, "beta_fast": 32.0, "attention_factor": 1.0},
-        ),
+        ({"max_position_embeddings": 262144, "yarn": MISTRAL, "llama_4_scaling": {"beta": 0.1}} | VISION,
+         {"rope_type": "yarn", "factor": 16.0, ORIGINAL: 16384, "beta_fast": 32.0, "attention_factor": 1.0}),
         ({"use_scaled_rope": True}, LLAMA3),
         ({"use_scaled_rope": True, "rope_scaling_factor": 32.0}, LLAMA3 | {"factor": 32.0}),
     ],
-)
+)  # fmt: skip
 def test_params_of_mistral_and_meta(tmp_path, more, scheme):
     """Alone in a folder; a key that looks like RoPE and is not one of theirs is not dropped."""
     path = tmp_path / "params.json"
@@ -202,16 +165,12 @@ def test_params_of_mistral_and_meta(tmp_path, more, scheme):
 
 STORED = {  # frequencies as a safetensors file holds them: dtype, values and verdict, and what is said
     "float32": ("F32", rfrope.geometric(64, base=1e6).astype("<f4"), "right", ""),
-    "bfloat16": (
-        "BF16",
-        (rfrope.geometric(64, base=1e6).astype("<f4").view("<u4") >> 16).astype("<u2"),
-        "right",
-        "bfloat16",
-    ),
+    "bfloat16": ("BF16", (rfrope.geometric(64, base=1e6).astype("<f4").view("<u4") >> 16).astype("<u2"), "right",
+                 "bfloat16"),
     "base": ("F32", rfrope.geometric(64).astype("<f4"), "wrong", "those of base 10000 instead of 1e+06"),
     "memory": ("F32", np.full(64, 3e30, "<f4"), "wrong", "uninitialised memory"),
     "another dtype": ("I64", np.zeros(64, "<i8"), "right", "stored frequencies are not read"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STORED)

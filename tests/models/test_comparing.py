@@ -1,7 +1,5 @@
 """Comparisons of engines: findings, the distance from which scores differ, and advice that holds."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
