@@ -92,10 +92,21 @@ def write_config(config: dict[str, Any], count: int = 0) -> str:
     return str(folder)
 
 
+class Packaged:
+    """A driver of an engine that is a package of PyPI."""
+
+    package: str
+
+    @classmethod
+    def find_version(cls) -> str:
+        """Return the version that is installed; PackageNotFoundError, an ImportError, if none is."""
+        return importlib.metadata.version(cls.package).partition("+")[0]
+
+
 # -- transformers 4 ----------------------------------------------------------------------------------------------------
 
 
-class Transformers4:
+class Transformers4(Packaged):
     """transformers 4: its rotary module, after a call with the last position, and its own function of cos and sin."""
 
     package, name = "transformers", "transformers 4"
@@ -218,7 +229,7 @@ def see_cached(model: Any, length: int) -> Seen:
     return seen
 
 
-class VLLM:
+class VLLM(Packaged):
     """vLLM: the model on the meta device, its rotary modules on the host."""
 
     package, name = "vllm", "vLLM"
@@ -263,7 +274,7 @@ class VLLM:
         return see_cached(model, length)
 
 
-class SGLang:
+class SGLang(Packaged):
     """SGLang: the model on the meta device, its rotary modules on the host."""
 
     package, name = "sglang", "SGLang"
@@ -330,7 +341,7 @@ class _Module(types.ModuleType):
 # -- MLX-LM ------------------------------------------------------------------------------------------------------------
 
 
-class MLXLM:
+class MLXLM(Packaged):
     """MLX-LM: what each rotary module hands to ``mx.fast.rope`` for the last position."""
 
     package, name = "mlx-lm", "MLX-LM"
@@ -382,6 +393,3 @@ class MLXLM:
             ladder = 1.0 / np.array(said["freqs"]).astype(np.float64)
         pairing = "interleaved" if said["traditional"] else "half"
         return Turn(ladder * said["scale"], float(said["x"].reshape(-1)[0].item()), pairing)
-
-
-DRIVERS: dict[str, Any] = {"transformers4": Transformers4, "vllm": VLLM, "sglang": SGLang, "mlx-lm": MLXLM}

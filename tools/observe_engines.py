@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
-import importlib.metadata
 import itertools
 import json
 import os
@@ -33,9 +32,12 @@ from rfrope.engines.record import ConfigRope
 from rfrope.models import comparing
 from rfrope.models.configs import read_parts
 from tools import engine_drivers
+from tools.llama_cpp_driver import LlamaCpp
 
 FOLDER = pathlib.Path(observed.__file__).parent
 FAMILIES = json.loads(pathlib.Path(__file__).with_name("engine_families.json").read_text("utf-8"))
+DRIVERS: dict[str, Any] = {"transformers4": engine_drivers.Transformers4, "vllm": engine_drivers.VLLM}
+DRIVERS |= {"sglang": engine_drivers.SGLang, "mlx-lm": engine_drivers.MLXLM, "llama.cpp": LlamaCpp}
 CONTEXT, ORIGINAL, KEY = 2048, 512, "original_max_position_embeddings"
 BASES = (34567.0, 23456.0)
 LOCAL, LOCALS = "rope_local_base_freq", ("gemma3_text", "gemma3n_text")
@@ -95,7 +97,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {  # a sc
     ),
 }
 LENGTHS = {"dynamic": (CONTEXT, 4 * CONTEXT), "longrope": (ORIGINAL, CONTEXT)}
-ATTENTIONS = ("", "ratio", "one")
+ATTENTIONS = ("", "ratio", "one", "all")
 FORMS = ("dict", "flat", "bare")
 POSITIONS = ("context", "context x", "original x", "side")
 
@@ -203,6 +205,7 @@ def describe_error(error: BaseException) -> str:
     """Return the first line of an error that says something, without paths."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and "validation error" not in line]
     said = re.sub(r"/\S+", "the config", lines[0] if lines else "")
+    said = re.sub(r"\{('.*?')\}", lambda one: "{" + ", ".join(sorted(one[1].split(", "))) + "}", said)  # a set
     return f"{type(error).__name__}: {said}"[:100].removeprefix("ValidationError: Value error, ")
 
 
@@ -256,8 +259,10 @@ def explain(cases: list[Case], scheme: str) -> dict[str, Any] | None:
         rule["floats"] = ["factor"]
     kept = [one for one in cases if not isinstance(one.seen, str) and one.name != "no rope_theta"]
     for made in candidates(scheme, reads, seen, plain[0].config):
-        if all(fits(rule | made, one) for one in kept):
-            made = rule | made
+        made = rule | made
+        lacking = [one.name[3:] for one in kept if one.name.startswith("no ") and not fits(made, one)]
+        made |= {"without": lacking} if lacking else {}
+        if all(fits(made, one) for one in kept):
             spots = [one for one in POSITIONS if all(ends(made | {"positions": one}, case) for case in kept)]
             return made | ({"positions": spots[0]} if spots else {})
     return None
@@ -281,8 +286,8 @@ def candidates(
     """Yield rules, the simplest first: schemes, bases and parts that are read or fixed, factors, and missing values."""
     lists = ["short_factor", "long_factor"] if scheme == "longrope" else []
     bases = [(["rope_theta"], {})]
-    if seen.frequencies.size > 1 and seen.frequencies[0] == 1.0:
-        bases.append(([], {"rope_theta": round(float(seen.frequencies[1] ** -float(seen.frequencies.size)), 1)}))
+    if (base := read_base(seen)) is not None:
+        bases.append(([], {"rope_theta": float(f"{base:.5g}")}))
     head = config.rope.head_dim or 1
     parts: list[tuple[list[str], dict[str, Any]]] = [(["partial_rotary_factor"], {})]
     parts.append(([], {"partial_rotary_factor": 2 * seen.frequencies.size / head}))
@@ -324,15 +329,20 @@ def ends(rule: dict[str, Any], case: Case) -> bool:
     return not isinstance(made, Exception) and made.positions == case.seen.positions  # type: ignore[union-attr]
 
 
+def read_base(seen: engine_drivers.Turn) -> float | None:
+    """Return the base of frequencies that begin with 1."""
+    size = seen.frequencies.size
+    is_ladder = size > 1 and abs(seen.frequencies[0] - 1.0) < 1e-6
+    return float(seen.frequencies[1] ** -float(size)) if is_ladder else None
+
+
 def find_base(cases: list[Case]) -> Any:
     """Return the base of a config without one, where it is not that of transformers: a number, or the error."""
     for one in cases:
         if one.name == "no rope_theta":
             if isinstance(one.seen, str):
                 return one.seen
-            size = one.seen.frequencies.size
-            if size > 1 and one.seen.frequencies[0] == 1.0:
-                found = float(one.seen.frequencies[1] ** -float(size))
+            if (found := read_base(one.seen)) is not None:
                 usual = float(one.config.values["rope_theta"])
                 return None if abs(found - usual) < 1e-3 * usual else float(f"{found:.4g}")
     return None
@@ -342,21 +352,18 @@ def find_base(cases: list[Case]) -> Any:
 
 
 def make_file(driver: Any, names: list[str]) -> dict[str, Any]:
-    """Return the content of a file: rules by number, and those of each family."""
-    rules: list[dict[str, Any]] = []
+    """Return what is seen of an engine: the rules of each family."""
     families: dict[str, Any] = {}
     failed: dict[str, str] = {}
     for name in names:
         entry: dict[str, Any] = {}
         for form in FORMS:
             found = observe(driver, name, form)
-            kinds: dict[str, dict[str, int]] = {}
+            kinds: dict[str, dict[str, Any]] = {}
             for (kind, scheme), cases in found.items():
                 rule = explain(cases, scheme)
                 if rule is not None:
-                    if rule not in rules:
-                        rules.append(rule)
-                    kinds.setdefault(kind, {})[scheme] = rules.index(rule)
+                    kinds.setdefault(kind, {})[scheme] = rule
                 turned = [one.seen for one in cases if not isinstance(one.seen, str)]
                 if turned and "pairing" not in entry:
                     entry["pairing"] = turned[0].pairing
@@ -368,7 +375,7 @@ def make_file(driver: Any, names: list[str]) -> dict[str, Any]:
             entry |= {form: kinds} if kinds else {}
         entry |= find_pairing_keys(driver, name)
         known = [one for form in FORMS for schemes in entry.get(form, {}).values() for one in schemes.values()]
-        if "pairing" in entry and any("refused" not in rules[one] for one in known):
+        if "pairing" in entry and any("refused" not in one for one in known):
             failed.pop(name, None)
             whole = FAMILIES[name].get("text_config")
             families["part." + whole["model_type"] if whole else name] = entry
@@ -376,9 +383,8 @@ def make_file(driver: Any, names: list[str]) -> dict[str, Any]:
             failed[name] = "no formula explains what was seen"
         known_forms = {form: {kind: len(one) for kind, one in entry[form].items()} for form in FORMS if form in entry}
         print(name, failed.get(name, known_forms), file=sys.stderr)
-    version = importlib.metadata.version(driver.package).partition("+")[0]
-    head = {"engine": driver.name, "version": version, "date": datetime.date.today().isoformat()}
-    return head | {"families": families, "failed": failed, "rules": rules}
+    head = {"engine": driver.name, "version": driver.find_version(), "date": datetime.date.today().isoformat()}
+    return head | {"families": families, "failed": failed}
 
 
 def find_pairing_keys(driver: Any, name: str) -> dict[str, str]:
@@ -398,13 +404,27 @@ def expand(held: dict[str, Any]) -> dict[str, Any]:
     """Return the families of a file with their rules in place of numbers."""
 
     def fill(one: Any) -> Any:
-        return (
-            {key: held["rules"][value] if isinstance(value, int) else fill(value) for key, value in one.items()}
-            if isinstance(one, dict)
-            else one
-        )
+        if isinstance(one, int):
+            return held["rules"][one]
+        return {key: fill(value) for key, value in one.items()} if isinstance(one, dict) else one
 
     return {name: fill(entry) for name, entry in held["families"].items()}
+
+
+def number_rules(families: dict[str, Any]) -> dict[str, Any]:
+    """Return families with numbers in place of their rules, and the rules that they share."""
+    rules: list[dict[str, Any]] = []
+
+    def number(one: Any) -> Any:
+        if not isinstance(one, dict):
+            return one
+        if not {"as", "refused"} & one.keys():
+            return {key: number(value) for key, value in one.items()}
+        if one not in rules:
+            rules.append(one)
+        return rules.index(one)
+
+    return {"families": {name: number(families[name]) for name in sorted(families)}, "rules": rules}
 
 
 def write_file(path: pathlib.Path, held: dict[str, Any]) -> None:
@@ -423,16 +443,16 @@ def write_file(path: pathlib.Path, held: dict[str, Any]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.observe_engines", description=__doc__.splitlines()[0])
-    parser.add_argument("engine", choices=engine_drivers.DRIVERS)
+    parser.add_argument("engine", choices=DRIVERS)
     parser.add_argument("--family", nargs="+", choices=FAMILIES, default=None)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args(arguments)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    driver = engine_drivers.DRIVERS[options.engine]()
+    driver = DRIVERS[options.engine]()
     made = make_file(driver, options.family or list(FAMILIES))
     path = FOLDER / f"{options.engine}.json"
     stored = json.loads(path.read_text("utf-8")) if path.exists() else {"version": "none", "families": {}, "rules": []}
-    old, new = expand(stored), expand(made)
+    old, new = expand(stored), made["families"]
     different = sorted(
         name for name in new.keys() | (set() if options.family else old.keys()) if old.get(name) != new.get(name)
     )
@@ -441,7 +461,14 @@ def main(arguments: list[str] | None = None) -> int:
     for name in different:
         print(f"{name}:\n  - {json.dumps(old.get(name))}\n  + {json.dumps(new.get(name))}")
     if options.write:
-        write_file(path, made)
+        if options.family:  # the others stay
+            made["families"] = old | new
+            made["failed"] = {
+                name: said
+                for name, said in (stored.get("failed", {}) | made["failed"]).items()
+                if name in made["failed"] or name not in options.family
+            }
+        write_file(path, made | number_rules(made["families"]))
     return 1 if different else 0
 
 

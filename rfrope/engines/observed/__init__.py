@@ -7,12 +7,12 @@ config holds), and the ``rules`` that they share. A rule holds for one form of c
 - ``as``: the scheme by whose formula the engine turns;
 - ``reads``: the keys that it reads; ``sets``: values that it takes in place of others or of missing ones;
 - ``attention``: its attention factor, if it is not that of transformers: "ratio", YaRN's factor of ``mscale`` over that
-  of ``mscale_all_dim``, 1 and 0 if missing; "one"; "times", multiplied by ``attn_factor``;
+  of ``mscale_all_dim``, 1 and 0 if missing; "one"; "all", 1 beside ``mscale_all_dim``;
 - ``both``: the list that longrope takes at every length;
 - ``at``: "factor" for a dynamic scheme computed once, for ``factor`` times the context;
-- ``positions``: the length of its tables; ``needs`` and ``any``: keys without which it stops, and of which
-  it wants one; ``floats``: keys whose whole numbers it refuses; ``refused``: the error with which it stops at every
-  such config.
+- ``positions``: the length of its tables; ``without``: keys without which it turns by the plain ladder;
+- ``needs`` and ``any``: keys without which it stops, and of which it wants one; ``floats``: keys whose whole numbers it
+  refuses; ``refused``: the error with which it stops at every such config.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ def evaluate(rule: Mapping[str, Any], config: ConfigRope) -> EngineRope:
         raise RefusedError(f"stops with an error: {' or '.join(rule['any'])} missing")
     for key in rule.get("floats", ()):
         require_float(config.values.get(key, 1.0))
+    if any(config.written.get(key) is None for key in rule.get("without", ())):
+        rule = {**rule, "as": "default", "attention": ""}
     values = _read_values(rule, config)
     head_dim, context, scheme = config.rope.head_dim or 0, config.context, rule["as"]
     attention = values.pop("attn_factor", 1.0)
@@ -129,6 +131,8 @@ def evaluate(rule: Mapping[str, Any], config: ConfigRope) -> EngineRope:
     frequencies, factor = _find_scheme(scheme).make(values, head_dim, context, config.seq_len)
     if rule.get("attention") == "ratio":
         factor = schemes.sharpen_yarn(values["factor"], *scales)
+    if rule.get("attention") == "all":
+        factor = 1.0 if values.get("mscale_all_dim") else schemes.sharpen_yarn(values["factor"])
     factor = 1.0 if rule.get("attention") == "one" else float(factor * attention)
     return EngineRope(
         np.asarray(frequencies),
