@@ -2,58 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.engines import formats, formulas
-from rfrope.engines.formulas import UnknownError
-from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
-from rfrope.scaling import schemes
+from rfrope.engines import formats, observed
+from rfrope.engines.record import Arithmetic, Engine, ExportRequest, Format
 
-_LLAMAS = ("llama", "mistral", "mixtral")  # the converter reorders their weights
-_REORDERED = "pairing interleaved, and the converter reorders the weights of queries and keys for it"
-
-
-def _read(config: ConfigRope) -> EngineRope:
-    """Return the RoPE of the model that its converter makes."""
-    if config.model_type == "phi3":
-        return _read_phi3(config)
-    name, base, is_llama = config.scheme, config.ladder(), config.model_type in _LLAMAS
-    note = _REORDERED if is_llama else ""
-    match name:
-        case "default":
-            return EngineRope(base, note=note)
-        case "linear":
-            return EngineRope(base / float(config.values["factor"]), note=note)
-        case "yarn" if config.values.get("factor") is not None:
-            return _read_yarn(config, base, note)
-        case "llama3" if is_llama:
-            return EngineRope(formulas.llama3(base, config.values), note=note)
-        case "yarn" | "llama3" | "longrope" | "dynamic":
-            return EngineRope(base, note=note, ignored_keys=("rope_type",))
-    raise UnknownError(f"the scheme {show(name)} was not read")
-
-
-def _read_yarn(config: ConfigRope, base: np.ndarray, note: str) -> EngineRope:
-    values, factor = config.values, config.values["factor"]
-    scale = schemes.sharpen_yarn(factor)
-    made = formulas.yarn(base, values, factor, values["original_max_position_embeddings"], scale, ())
-    ignored = made.ignored_keys
-    if config.rope.attention_factor != scale and "attention_factor" not in ignored:
-        ignored += tuple(key for key in ("mscale", "mscale_all_dim") if values.get(key) is not None)
-    return replace(made, note=note, ignored_keys=ignored)
-
-
-def _read_phi3(config: ConfigRope) -> EngineRope:
-    base = config.ladder(config.part)
-    if config.scheme != "longrope":
-        return EngineRope(base, ignored_keys=() if config.scheme == "default" else ("rope_type",))
-    original = config.values["original_max_position_embeddings"]
-    length = f"long_factor for every text where the context of a sequence is set above {original}, else short_factor"
-    return formulas.longrope(config, base, original, length)
+_LENGTH = "long_factor for every text where the context of a sequence is set above {}, else short_factor"
 
 
 # -- divisors in a GGUF ------------------------------------------------------------------------------------------------
@@ -128,17 +86,7 @@ def _ladder(request: ExportRequest) -> np.ndarray:
 
 ENGINE = Engine(
     "llama.cpp",
-    Reading(
-        "de3ff81 (2026-09-28)",
-        (
-            "conversion/base.py (TextModel), conversion/llama.py, conversion/qwen.py, conversion/phi.py",
-            "src/llama-context.cpp (yarn_attn_factor), src/llama-model.cpp (llama_model_rope_type, get_rope_factors)",
-            "src/models/{llama,phi3,qwen2,qwen2moe,qwen3,qwen3moe}.cpp",
-            "ggml/src/ggml.c (ggml_rope_yarn_corr_dims), ggml/src/ggml-cpu/ops.cpp (rope_yarn)",
-        ),
-        _read,
-        (*_LLAMAS, "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
-    ),
+    observed.reading("llama.cpp", {"longrope": _LENGTH}),
     Format(
         "divisors in GGUF tensors: ``rope_freqs.weight``, or of phi3 ``rope_factors_long`` and ``_short``",
         "divisors to float32; phases by repeated products in float32",
