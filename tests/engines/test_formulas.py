@@ -122,23 +122,6 @@ def test_yarn_of_megatron_bridge_is_that_of_transformers_where_truncate_is_said(
 
 UNREAD = [  # the engine, what the config of a Llama has instead, the status, and the reason
     *((engine, {"model_type": "vaultgemma"}, "unknown", "'vaultgemma' was not read") for engine in READERS[1:]),
-<<<<<<< HEAD
-=======
-    *((engine, {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "refused", "'ntk' is none of its schemes")
-      for engine in ("transformers", "TensorRT-LLM")),
-    ("MLX-LM", {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "refused", "Unsupported RoPE type ntk"),
-    ("vLLM", {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "unknown", "the scheme 'ntk' was not read"),
-    ("SGLang", {"rope_scaling": {"rope_type": "dynamic", "alpha": 1e3}}, "unknown", "scheme 'dynamic' was not read"),
-    ("TensorRT-LLM", {"rope_scaling": {"rope_type": "dynamic", "alpha": 1e3}}, "unknown", "with alpha was not read"),
-    *((engine, {"rope_scaling": {"type": "yarn", KEY: 1024}}, "refused", "factor missing")
-      for engine in ("vLLM", "transformers")),
-    *((engine, {"rope_scaling": LINEAR | {"factor": 4}}, "refused", "factor is 4, and it wants a float, 4.0")
-      for engine in ("vLLM", "SGLang")),
-    (EXL, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "refused", "'dynamic' is none of its schemes"),
-    (EXL, {"rope_scaling": YARN | {"llama_4_scaling_beta": 0.1}}, "unknown", "llama_4_scaling_beta was not read"),
-    ("MLX-LM", {"model_type": "qwen3", "head_dim": 64, "rope_theta": None}, "refused", "rope_theta is missing"),
-    ("MLX-LM", {"model_type": "phi3", "rope_scaling": YARN}, "refused", "rope_scaling must contain keys"),
->>>>>>> 2e646381 (compare knows llama.cpp for 61 families that were run; its rules by hand go)
     ("MLX-LM", {"model_type": "phi3", "rope_scaling": {"type": "longrope", KEY: 4096, **LISTS}}, "known", ""),
     *rows("engines/formulas.json", "unread"),
 ]
