@@ -41,11 +41,11 @@ def test_a_sample_is_observed_again(engine):
     stored = json.loads((observe_engines.FOLDER / f"{engine}.json").read_text("utf-8"))
     kind = observe_engines.DRIVERS[engine]
     try:
-        version = kind.find_version()
-    except (ImportError, FileNotFoundError):
-        pytest.skip(f"{kind.name} is not installed")
-    if version != stored["version"]:
-        pytest.skip(f"{kind.name} {version} is installed, not {stored['version']}")
-    made, old = observe_engines.make_file(kind(), [*SAMPLE])["families"], observe_engines.expand(stored)
+        if (version := kind.find_version()) != stored["version"]:
+            pytest.skip(f"{kind.name} {version} is installed, not {stored['version']}")
+        driver = kind()
+    except (ImportError, FileNotFoundError) as error:
+        pytest.skip(f"{kind.name} is not installed, or not with what it asks for: {error}")
+    made, old = observe_engines.make_file(driver, [*SAMPLE])["families"], observe_engines.expand(stored)
     assert made == {name: old[name] for name in made}
     assert len(made) >= 7
