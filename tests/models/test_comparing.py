@@ -97,16 +97,13 @@ EXAONE = {"model_type": "exaone4", "layer_types": BOTH * 4, "sliding_window": 64
 LLAMA4 = {"model_type": "llama4_text", "rope_theta": 5e5, "rope_scaling": None, **SIZED}
 
 
-UNLAYERED = ("transformers 4", "llama.cpp")  # whose layers were not seen
-
-
 def known(config, *names):
-    """What engines do that are known, by the RoPE's name and the engine's."""
+    """What engines do that are known, with layers that were seen, by the RoPE's name and the engine's."""
     return {
         (one.name, report.engine): report.rope
         for one in models.compare(config, names or None, seq_len=8192).ropes
         for report in one.engines
-        if report.status == "known" and report.engine not in UNLAYERED
+        if report.status == "known" and report.engine not in ("transformers 4", "llama.cpp")
     }
 
 
