@@ -30,6 +30,7 @@ def rotated_both(
     shift: Array | None,
     counted: int | None,
     turn: TurnOptions,
+    last: list[Any],
 ) -> tuple[Array, Array] | None:
     """Rotate queries and keys in one launch, or return None where no backend can.
 
@@ -46,6 +47,8 @@ def rotated_both(
     counted : int or None
         If given, token positions count from it, plus `positions` if given.
     turn : TurnOptions
+    last : list
+        A backend may add a function of queries, keys, positions and offset that repeats the call, for others like them.
     """
     return None
 
@@ -67,6 +70,7 @@ class LaunchingModule(torch.nn.Module):
     _last_law: tuple[Any, Any]  # values of a kernel's parameters, and the frequencies that they made
     _constants: dict[str, Tensor]  # derived from the Rope, on the host
     _placed: dict[tuple[str, Any], Tensor]  # the same by name and device
+    _last_launch: list[Any]  # what repeats the last one, or None
 
     def _moved(self, name: str, device: Any) -> Tensor:
         """Return a constant derived from the Rope, on a device."""
@@ -101,6 +105,7 @@ class LaunchingModule(torch.nn.Module):
             if _moved_from(device, moves) != device:
                 self._placed = {key: one for key, one in self._placed.items() if key[1] != device}
         self._place(_moved_from("cpu", moves))
+        self._last_launch[0] = None
 
     # -- what is learned, as calls read it -----------------------------------------------------------------------------
 
@@ -194,7 +199,10 @@ class LaunchingModule(torch.nn.Module):
             omega = self._omega(device)
             omega = omega if array.has_float64(_XP, device) else getattr(omega, "float64_bits", omega)
         shift = None if self.phases is None else self._shift()
-        both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, shift, counted, self._learned_turn())
+        last: list[Any] = []
+        both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, shift, counted, self._learned_turn(), last)
+        if last and not self._learned and type(offset) is int and (positions is None or offset == 0):
+            self._last_launch[0] = last[0].bind((q, k, positions), both, offset)
         return both
 
     def _read_on_device(self, q: Tensor, positions: Any, offset: Any) -> tuple[Tensor | None, int | None] | None:

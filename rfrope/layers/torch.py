@@ -278,14 +278,14 @@ class RotaryEmbedding(TurningModule):
         if self.frequencies is None:
             host = torch.device("cpu")
             self._constants["frequencies"] = turns.make_integer_turns(self._host, array.named_namespace(torch), host)
-        self._placed, self._last_law = {}, (None, None)
+        self._placed, self._last_law, self._last_launch = {}, (None, None), [None]
         self._fixed = None
         self._place(torch.get_default_device(), *(getattr(self, name).device for name in self._learned))
         self._backend = dispatch.find(dispatch.CPU_DENSE) if self.max_positions is None else None
         self._last_calls = [([None], [None]), ([None], [None])]
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_constants", "_placed", "_backend", "_last_calls", "_last_law", "_fixed", "_watched")
+        made = ("_constants", "_placed", "_backend", "_last_calls", "_last_launch", "_last_law", "_fixed", "_watched")
         state = {name: value for name, value in self.__dict__.items() if name not in made}
         return state | {"_devices": sorted({str(device) for _, device in self._placed})}
 

@@ -104,7 +104,10 @@ class TurningModule(LearningModule):
     # -- at once -------------------------------------------------------------------------------------------------------
 
     def turn_at_once(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
-        """Rotate small CPU tensors in one call, with the plan of the last layout, or leave them to the checks."""
+        """Rotate by the last launch, or small CPU tensors in one call, or leave them to the checks."""
+        again = self._last_launch[0]
+        if again is not None and type(offset) is int and (turned := again(q, k, positions, offset)) is not None:
+            return turned
         if self._backend is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
             return None
         recorded = _RECORDING and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)

@@ -168,21 +168,15 @@ def test_nothing_is_asked_of_torch_but_memory_for_results(calls):
     assert asked.names == ["empty_like"] * 4
 
 
-def test_a_step_of_decoding_takes_few_python_calls(calls):
-    """Beside Triton's own: the plan of a layout is kept, whatever the offset."""
-    module, q, k = MODULES["known"](), torch.zeros(1, 32, 1, 128), torch.zeros(1, 8, 1, 128)
-    counted = []
-    with torch.no_grad():
-        module(q, k, offset=1)
-        kept = launches._keep_plan.cache_info()
-        sys.setprofile(lambda frame, event, argument: counted.append(frame.f_code.co_name) if event == "call" else None)
-        try:
-            module(q, k, offset=2)
-        finally:
-            sys.setprofile(None)
-    assert len(counted) <= 120, len(counted)  # counted: 109
-    assert launches._keep_plan.cache_info().misses == kept.misses
-    assert launches._keep_plan.cache_info().hits == kept.hits + 1
+REPEATED = {"the next token", "the next token of a polar module", "tokens first", "after learning", "positions"}
+
+
+def test_a_step_of_decoding_repeats_the_last_launch_where_only_numbers_and_memory_changed():
+    """A machine under load took 72 us for a step that Triton read, in 139 calls of Python, and takes 11 in 23."""
+    found = said_by("triton_repeats.py")
+    assert {name for name, (repeated, _) in found["cases"].items() if repeated} == REPEATED | {"another stream"}
+    assert [name for name, (_, right) in found["cases"].items() if not right] == []
+    assert found["calls"] <= 30, found
 
 
 def test_heads_are_grouped_where_there_are_enough_programs():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -16,6 +17,7 @@ Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 Layout = tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
 Side = tuple[Any, Any, Any]  # features, results, and in a gradient the features that were turned
 
+_keys = torch._C._dispatch_keys
 _LAYOUTS = {"half": 0, "interleaved": 1, MAGNITUDES: 2}
 _MOST_BLOCKS = 1024  # of a head, which a program holds
 _TILE = 1024  # blocks of a tile of tokens
@@ -159,6 +161,7 @@ class LaunchPlan(NamedTuple):
     numbers : tuple of int
         Strides and counts, in the order of the kernel's arguments.
     constants : dict
+        In their order, too.
     sums : tuple of int
         Shape of the sums for gradients, or empty.
     """
@@ -230,8 +233,8 @@ def plan(
     shares = [value for pair in zip(of_q, of_k or (0, 1, 1), strict=True) for value in pair]
     steps = [0 if one is None or one[0][axis] == 1 else one[1][axis] for one in layouts for axis in range(4)]
     constants = {
-        "D": blocks, "AXES": axes, "COUNTED": counted, "BACK": back, "DIVIDED": divided, "SOFTPLUS": softplus,
-        "LAYOUT": _LAYOUTS[layout], "OUT": _LAYOUTS[out_layout],
+        "D": blocks, "AXES": axes, "COUNTED": counted, "BACK": back, "DIVIDED": divided,
+        "LAYOUT": _LAYOUTS[layout], "OUT": _LAYOUTS[out_layout], "SOFTPLUS": softplus,
         "COPIED": 0 if in_place else int(width) - width_of(layout) * blocks,
         "SUMS": sum(wants << place for place, wants in enumerate(wanted)), "TOKENS": rows,
         "HEADS": max(1, min(max([side.each for side in sides]), _TILE // (rows * whole))),
@@ -244,9 +247,15 @@ _keep_plan = lru_cache(maxsize=512)(plan)
 
 
 def launch(
-    kernel: Any, q: Side, k: Side | None, given: Given, options: Options, wanted: tuple[bool, ...] = (False,) * 3
+    kernel: Any,
+    q: Side,
+    k: Side | None,
+    given: Given,
+    options: Options,
+    wanted: tuple[bool, ...] = (False,) * 3,
+    last: list[Repeat] | None = None,
 ) -> Tensor | None:
-    """Queue the kernel for queries, and keys of their width, or one of these.
+    """Queue the kernel for queries, and keys of their width, or one of these; add to `last` what repeats the launch.
 
     Returns
     -------
@@ -262,11 +271,80 @@ def launch(
     make = _keep_plan if type(x) is torch.Tensor else plan  # sizes of a graph may be unknown
     made = make(layouts, given.axes, given.blocks, options[2:], wanted, x is y)
     sums = x.new_empty(made.sums, dtype=torch.float32) if made.sums else None
+    fixed = (*given[1:], sums, *made.numbers)
     with _current(x):
-        kernel[made.grid](
-            x, y, z, k_x, k_y, k_z, *given, sums, *made.numbers, options.offset, options.factor, **made.constants
+        compiled = kernel[made.grid](
+            x, y, z, k_x, k_y, k_z, given.positions, *fixed, options.offset, options.factor, **made.constants
         )
+    if last is not None and hasattr(compiled, "packed_metadata"):  # neither interpreted nor recorded
+        last.append(Repeat(compiled[(*made.grid, 1, 1)], fixed, (options.factor, *made.constants.values())))
     return sums
+
+
+class Repeat:
+    """A launch for queries and keys, to be repeated for others that lie in memory as they did.
+
+    Triton reads no argument and looks up no kernel again; it takes the current stream, and calls its hooks.
+    """
+
+    def __init__(self, run: Any, fixed: tuple[Any, ...], tail: tuple[Any, ...]) -> None:
+        self._run, self._fixed, self._tail = run, fixed, tail  # arguments before the offset, and after it
+
+    def bind(self, tensors: tuple[Tensor, Tensor, Tensor | None], both: Sequence[Tensor], offset: int) -> Repeat | None:
+        """Return itself, for queries, keys and positions and what they gave; None where the kernel is made for less.
+
+        Triton makes another one for addresses that 16 does not divide, and for an offset of more bits.
+        """
+        if any([one is not None and one.data_ptr() % 16 for one in (*tensors, *both)]) or abs(offset) >= 2**31:
+            return None
+        device = tensors[0].device
+        self._current_device = getattr(torch, device.type).current_device if device.index is not None else None
+        self._device, self._widths = device.index, [one.shape[-1] for one in both]
+        self._layouts = [
+            None if x is None else (_keys(x).raw_repr(), x.dtype, x.get_device(), x.shape, x.stride()) for x in tensors
+        ]
+        return self
+
+    def __call__(self, q: Tensor, k: Tensor, positions: Tensor | None, offset: int) -> tuple[Tensor, Tensor] | None:
+        """Return results in new memory, or None where something has changed or sees operators."""
+        if not (abs(offset) < 2**31 if positions is None else offset == 0):
+            return None
+        if not all(map(_lies_like, (q, k, positions), self._layouts)) or _sees_operators():
+            return None
+        if self._current_device is not None and self._current_device() != self._device:
+            return None
+        y, z = room(q, self._widths[0]), room(k, self._widths[1])
+        if (y.data_ptr() | z.data_ptr()) % 16:
+            return None
+        self._run(q, y, None, k, z, None, positions, *self._fixed, offset, *self._tail)
+        return y, z
+
+
+def _lies_like(x: Any, layout: Any) -> bool:
+    """Return whether it is a tensor of a layout without a gradient, or None twice.
+
+    The keys of its operators say the kind of device, and whether it is strided, negated, mapped or of another class.
+    """
+    if x is None or layout is None:
+        return x is layout
+    keys, dtype, device, shape, strides = layout
+    if not isinstance(x, torch.Tensor) or _keys(x).raw_repr() != keys or x.dtype is not dtype:
+        return False
+    if x.get_device() != device or x.shape != shape or x.stride() != strides or x.data_ptr() % 16:
+        return False
+    return not (x.requires_grad and torch.is_grad_enabled())
+
+
+def _sees_operators() -> bool:
+    """Return whether a mode, a map, a tracer or forward mode would miss what is launched past operators."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    return torch._C._get_tracing_state() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
+def room(x: Tensor, width: int) -> Tensor:
+    """Memory for features of some width, in the order of others."""
+    return torch.empty_like(x) if width == x.shape[-1] else x.new_empty((*x.shape[:-1], width))
 
 
 def _current(x: Tensor) -> Any:

@@ -20,7 +20,7 @@ import torch
 from torch.library import triton_op, wrap_triton
 
 from rfrope._backends.triton import kernels
-from rfrope._backends.triton.launches import Given, Options, launch, padded
+from rfrope._backends.triton.launches import Given, Options, Repeat, launch, padded, room
 from rfrope._core import array, dispatch
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
@@ -57,6 +57,7 @@ def rotated_both(
     shift: Array | None,
     counted: int | None,
     turn: TurnOptions,
+    last: list[Repeat],
 ) -> tuple[Array, Array] | None:
     """Version of the generic function: one launch; None where the kernel cannot."""
     if q.ndim not in (3, 4) or q.dtype not in _NARROW or q.shape[-1] != k.shape[-1]:
@@ -65,7 +66,7 @@ def rotated_both(
     given = Given(*(None if one is None else padded(one, 4) for one in (positions, frequencies, shift, scale)))
     if not given.fit() or _lacks_gradients(given, q, k):
         return None
-    first, second = _run(padded(q, 4), padded(k, 4), given, Options.read(turn, counted))
+    first, second = _run(padded(q, 4), padded(k, 4), given, Options.read(turn, counted), last)
     return (first, second) if q.ndim == 4 else (first[0], second[0])
 
 
@@ -101,10 +102,12 @@ def _lacks_gradients(given: Given, *features: Tensor) -> bool:
     return bits and torch.is_grad_enabled() and any([one.requires_grad for one in tensors])
 
 
-def _run(q: Tensor, k: Tensor | None, given: Given, options: Options) -> tuple[Tensor, Tensor]:
+def _run(
+    q: Tensor, k: Tensor | None, given: Given, options: Options, last: list[Repeat] | None = None
+) -> tuple[Tensor, Tensor]:
     """Turn memory at once, and what is recorded by the operator."""
     if _are_plain_dense(q, k, *given):
-        return _turn(kernels.turn, q, k, given, options)
+        return _turn(kernels.turn, q, k, given, options, last)
     return turn_both(q, k, *given, *options)
 
 
@@ -121,15 +124,17 @@ def _are_plain_dense(*tensors: Tensor | None) -> bool:
     )
 
 
-def _turn(kernel: Any, q: Tensor, k: Tensor | None, given: Given, options: Options) -> tuple[Tensor, Tensor]:
+def _turn(
+    kernel: Any, q: Tensor, k: Tensor | None, given: Given, options: Options, last: list[Repeat] | None = None
+) -> tuple[Tensor, Tensor]:
     """Results in new memory; the second is empty where there are no keys."""
     added = (width_of(options.out_layout) - width_of(options.layout)) * given.blocks
-    q_out = _room(q, q.shape[-1] + added)
+    q_out = room(q, q.shape[-1] + added)
     if k is None:
         launch(kernel, (q, q_out, None), None, given, options)
         return q_out, q.new_empty(0)
-    k_out = _room(k, k.shape[-1] + added)
-    launch(kernel, (q, q_out, None), (k, k_out, None), given, options)
+    k_out = room(k, k.shape[-1] + added)
+    launch(kernel, (q, q_out, None), (k, k_out, None), given, options, last=last)
     return q_out, k_out
 
 
@@ -143,11 +148,6 @@ def _write(x: Tensor, out: Tensor, given: Given, options: Options) -> None:
         x = x.clone()  # features that change places would be overwritten unread
     launch(kernels.turn, (x, out, None), None, given, options)
     array.library(out).mark_modified(out)
-
-
-def _room(x: Tensor, width: int) -> Tensor:
-    """Memory for features of some width, in the order of others."""
-    return torch.empty_like(x) if width == x.shape[-1] else x.new_empty((*x.shape[:-1], width))
 
 
 # -- operators ---------------------------------------------------------------------------------------------------------
@@ -193,9 +193,9 @@ def turn_both_back(
 ) -> list[Tensor]:
     """Gradients of features, from those of what they were turned into; and sums for those of angles and scales."""
     *arguments, wanted = given
-    k_side, found = None, [_room(q, q.shape[-1])]
+    k_side, found = None, [room(q, q.shape[-1])]
     if k is not None:
-        found.append(_room(k, k.shape[-1]))
+        found.append(room(k, k.shape[-1]))
         k_side = (k_gradient, found[1], k)
     kernel = wrap_triton(kernels.turn)
     sums = launch(kernel, (gradient, found[0], q), k_side, *_parse(arguments), tuple(wanted))
