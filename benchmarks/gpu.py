@@ -32,8 +32,9 @@ HEADINGS = ("job", "who", "median us", "least us", "rate", "unit", "of copy", "t
 PACKAGES = ("numpy", "scipy", "numba", "ml_dtypes", "torch", "triton", "flash-attn", "cufinufft")
 FAILED = "FAILED"
 ROUNDS, QUICK_ROUNDS = 100, 20
-_MOST_SECONDS = 5.0  # for the rounds of one entry
-_FLUSHED = 2**28  # bytes that are written before every timed call: more than any cache
+_MOST_SECONDS = 2.0  # for the rounds of one entry
+_MINUTES = 9.0  # for all jobs: what would begin later is not measured
+_FLUSHED = 2**28  # bytes that are read before every timed call: more than any cache
 _ENQUEUED = 200  # calls in a row whose part on the host is timed: a queue holds some thousand kernels
 
 
@@ -67,14 +68,14 @@ class HostTimer:
 
 
 class CuPyClock:
-    """Events of CuPy, on its current stream, and memory to fill."""
+    """Events of CuPy, on its current stream, and memory to read."""
 
     def __init__(self, cupy: Any) -> None:
-        self._cuda, self._filler = cupy.cuda, cupy.empty(_FLUSHED, dtype=cupy.uint8)
+        self._cuda, self._memory = cupy.cuda, cupy.zeros(_FLUSHED // 4, dtype=cupy.float32)
 
-    def fill(self, value: int) -> None:
-        """Queue a write of a large array."""
-        self._filler.fill(value)
+    def flush(self) -> None:
+        """Queue a read of a large array."""
+        self._memory.max()
 
     def mark(self) -> Any:
         """Queue an event."""
@@ -95,11 +96,11 @@ class TorchClock:
     """The same of PyTorch, on CUDA or ROCm, where CuPy is missing."""
 
     def __init__(self, torch: Any) -> None:
-        self._torch, self._filler = torch, torch.empty(_FLUSHED, dtype=torch.uint8, device="cuda")
+        self._torch, self._memory = torch, torch.zeros(_FLUSHED // 4, device="cuda")
 
-    def fill(self, value: int) -> None:
-        """Queue a write of a large array."""
-        self._filler.fill_(value)
+    def flush(self) -> None:
+        """Queue a read of a large array."""
+        self._memory.max()
 
     def mark(self) -> Any:
         """Queue an event."""
@@ -119,8 +120,9 @@ class TorchClock:
 class DeviceTimer:
     """By events of the device, on the current stream of a library: that of the others, too, where it is the default.
 
-    Before every call a large array is filled. That empties the caches, and keeps the device busy while the host queues
-    the call: otherwise the time between the events would be that of the host.
+    Before every call a large array is read. That empties the caches, and keeps the device busy while the host queues
+    the call: otherwise the time between the events would be that of the host. Were it written, its lines would go back
+    to memory during the call, at the cost of what reads.
     """
 
     def __init__(self, clock: CuPyClock | TorchClock) -> None:
@@ -133,12 +135,12 @@ class DeviceTimer:
             call(i)
         clock.wait()
         queued, whole = self._once(call)
-        fills = self._fills(queued)
+        flushes = self._flushes(queued)
         rounds = max(3, min(rounds, int(_MOST_SECONDS / max(whole, 1e-6))))
         events = []
         for i in range(rounds):
-            for _ in range(fills):
-                clock.fill(i % 256)
+            for _ in range(flushes):
+                clock.flush()
             start = clock.mark()
             call(i)
             events.append((start, clock.mark()))
@@ -169,11 +171,11 @@ class DeviceTimer:
         self._clock.wait()
         return queued, time.perf_counter() - start
 
-    def _fills(self, seconds: float) -> int:
-        """How many fills keep the device busy for twice as long."""
+    def _flushes(self, seconds: float) -> int:
+        """How many reads keep the device busy for twice as long."""
         start = self._clock.mark()
         for _ in range(10):
-            self._clock.fill(1)
+            self._clock.flush()
         stop = self._clock.mark()
         self._clock.wait()
         return max(1, min(50, math.ceil(2.0 * seconds / max(0.1 * self._clock.between(start, stop), 1e-6))))
@@ -235,7 +237,7 @@ def run(job: Job, place: Place, timer: Timer, rounds: int, skip: tuple[str, ...]
     for who in order:
         try:
             if who in skip:
-                raise Missing("left out")
+                raise Missing("left out: the minutes were over")
             entry = job.entries[who](place)
             error = entry.error() if entry.error else None
             times = timer.launches(entry.call) if job.launch else timer.times(entry.call, rounds)
@@ -331,6 +333,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="smaller problems and fewer rounds")
     parser.add_argument("--jobs", metavar="REGEX", default="", help="only the jobs whose names it matches")
+    parser.add_argument("--minutes", type=float, default=_MINUTES, help="after which no job begins (default: 9)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="write the tables there too, as Markdown")
     options = parser.parse_args(arguments)
@@ -346,12 +349,13 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"nothing is counted: {of} is {absent}", file=sys.stderr)
         return 2
     command, rounds = machine.command("benchmarks.gpu"), QUICK_ROUNDS if options.quick else ROUNDS
-    lines: list[Line] = []
+    lines, end = list[Line](), time.monotonic() + 60.0 * options.minutes
     if not options.json:
         print(command, *head, sep="\n", flush=True)
     for job in all_jobs(QUICK if options.quick else FULL):
         if re.search(options.jobs, job.name):
-            lines += run(job, place, timer, rounds)
+            skipped = tuple(job.entries) if time.monotonic() > end else ()
+            lines += run(job, place, timer, rounds, skipped)
             if not options.json:
                 print(f"\n{aligned([HEADINGS, *(line.cells() for line in lines if line.job == job.name)])}", flush=True)
     accuracy = accuracies(place)
