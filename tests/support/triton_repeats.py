@@ -1,15 +1,14 @@
 """Launch by modules for a device that is not there, and print which calls repeated the last launch, and were right.
 
 ``python tests/support/triton_repeats.py`` prints one line of JSON: for each case whether its call went past Triton's
-reading of arguments, and whether the driver was given what a module that never launched before gives it; then the calls
-of Python and the least microseconds of a step of decoding. Compiled kernels are empty, and the driver does nothing.
+reading of arguments, and whether the driver was given what a module that never launched before gives it; then how many
+calls of Python a step of decoding takes. Compiled kernels are empty, and the driver does nothing.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import timeit
 from types import SimpleNamespace as Record
 
 import pytest
@@ -154,6 +153,5 @@ if __name__ == "__main__":
         sys.setprofile(lambda frame, event, argument: calls.append(frame) if event == "call" else None)
         module(q, k, offset=2)
         sys.setprofile(None)
-        least = min(timeit.repeat(lambda: module(q, k, offset=3), number=100, repeat=50)) * 1e4
     patch.undo()
-    sys.stdout.write("\n" + json.dumps({"cases": found, "calls": len(calls), "least us": least}) + "\n")
+    sys.stdout.write("\n" + json.dumps({"cases": found, "calls": len(calls)}) + "\n")
