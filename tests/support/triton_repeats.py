@@ -49,7 +49,7 @@ def compiled(source, **options):
     """Return a kernel without code, which the driver knows by all that it would be compiled for."""
     kernel = object.__new__(CompiledKernel)
     kernel.src, kernel.packed_metadata = source, str((source.signature, source.constants, source.attrs))
-    kernel.metadata = Record(shared=0, num_warps=4, tmem_size=None)
+    kernel.metadata = Record(shared=0, num_warps=4, warp_size=32, tmem_size=None)
     kernel.name = kernel.kernel = kernel.hash = kernel.metadata_group = kernel.module = kernel.function = (
         kernel._run
     ) = None
