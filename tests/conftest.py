@@ -25,6 +25,9 @@ from campaign import covering, in_order
 from rfrope import analysis
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))  # for `tools`, which is not installed
+# and subprocesses find the rfrope that is tested, installed or not
+_PLACES = str(pathlib.Path(analysis.__file__).parents[2]), os.environ.get("PYTHONPATH", "")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PLACES))
 hypothesis.settings.register_profile("no clock", deadline=None)
 hypothesis.settings.load_profile("no clock")
 

@@ -1,4 +1,4 @@
-"""The kernel of Triton, run by its interpreter, against the generic function."""
+"""The kernel of Triton, run on a device or by its interpreter, against the generic function on the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import triton_device
-from triton_device import assert_intact, assert_rounded, fenced
+from triton_device import PLACE, assert_intact, assert_rounded, fenced, placed, uniform
 
 import rfrope
 from rfrope._core import array
@@ -23,16 +23,13 @@ import torch
 
 from rfrope._backends.triton import kernels, launches, rotation
 
+pytestmark = triton_device.MARKS
 ROOM = rotation._room
 XP = array.named_namespace(torch)
 ERROR = 6e-7  # of a feature, relative to the largest: float32 rounds the angle, cos and sin, products and their sum
 PAIRINGS = list(itertools.product(("half", "interleaved"), repeat=2))
 HALF = TurnOptions("half", "half")
 TOKENS, BLOCKS = 19, 6
-
-
-def uniform(*shape, seed=0):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
 
 
 def float64(values):
@@ -61,10 +58,16 @@ def fenced_results(monkeypatch):
 
 
 def turned(x, angles, turn):
-    found = rotation._turned(fenced(x) if x.is_contiguous() else x, angles, turn, None)
+    if isinstance(angles, Angles):
+        words = placed(getattr(angles.frequencies, "turn_words", None))
+        angles = Angles(*map(placed, angles[:3]), XP)
+        if words is not None:
+            angles.frequencies.turn_words = words
+    there, turn = placed(x), turn._replace(scale=placed(turn.scale))
+    found = rotation._turned(fenced(there) if x.is_contiguous() else there, placed(angles), turn, None)
     assert found is not None
     assert found.dtype == x.dtype
-    return found
+    return found.cpu()
 
 
 def check(x, positions, omega, shift=None, error=ERROR, **options):
@@ -133,6 +136,13 @@ LAYOUTS = {  # memory of features (2, 3, TOKENS, 12)
 }
 
 
+def test_rows_of_every_alignment_in_turn():
+    """Triton compiles for addresses and strides that 16 divides, and must not take such code for others."""
+    for start, extra in itertools.product((0, 1, 2, 4, 8), (0, 1, 8)):
+        x = uniform(3 * 5 * 24 + 8).bfloat16().as_strided((1, 3, 5, 16), (0, 5 * (16 + extra), 16 + extra, 1), start)
+        check(x, AT[:5], frequencies(8, 1))
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("pairings", PAIRINGS, ids="-".join)
 def test_features_of_any_strides(name, pairings):
@@ -157,14 +167,20 @@ FAR_APART = {  # of which tensor a step along which axis is so long, and the pai
 
 
 def far_apart(values, axis, folder):
-    """Numbers with more than 2**31 elements between them, in a file with holes: only pages that are touched are there.
+    """Numbers with more than 2**31 elements between them; so is what steps of 32 bits would reach.
 
-    So is what steps of 32 bits would reach.
+    On the CPU in a file with holes: only pages that are touched are there.
     """
     length = values.shape[axis]
     step = 2**29 + 8 if length < 9 else 2**28 + 8
     steps = [step if i == axis else old for i, old in enumerate(values.select(axis, 0).unsqueeze(axis).stride())]
-    memory = torch.from_file(str(folder / "sparse"), shared=True, size=2**31 + step * length, dtype=values.dtype)
+    size = 2**31 + step * length
+    if PLACE == "cpu":
+        memory = torch.from_file(str(folder / "sparse"), shared=True, size=size, dtype=values.dtype)
+    elif torch.cuda.mem_get_info()[0] > size * values.itemsize:
+        memory = torch.empty(size, dtype=values.dtype, device=PLACE)
+    else:
+        pytest.skip(f"the device has no {size * values.itemsize:.2g} bytes")
     return memory.as_strided(values.shape, steps, 2**31).copy_(values)
 
 
@@ -186,7 +202,7 @@ def test_steps_between_more_than_2_to_the_31_elements(name, tmp_path):
     phases = phases if given["shift"] is None else phases + given["shift"]
     scale = 1.0 if given["scale"] is None else given["scale"]
     exact = rfrope.rotate_by_phases(given["x"].double(), phases, pairing=pairing, scale=scale)
-    given[which] = far_apart(given[which], axis, tmp_path)
+    given = {name: placed(far_apart(one, axis, tmp_path) if name == which else one) for name, one in given.items()}
     x, *others = given.values()
     options = launches.Options(1.0, 0, False, pairing, pairing, False, False, False)
     rotation.turn_both_(x, None, *others, *options)
@@ -342,14 +358,15 @@ def test_queries_and_keys_in_one_launch_and_gradients_of_all(softplus, shift, se
     """Tokens are counted from 5, and results and gradients lie in a sum that hides no mistake."""
     turn = TurnOptions(MAGNITUDES if softplus else "half", "interleaved", 1.3, False, softplus)
     q, k = (
-        fenced((3.0 * uniform(2, heads, TOKENS, 8, seed=seed)).float()).requires_grad_()
+        fenced(placed((3.0 * uniform(2, heads, TOKENS, 8, seed=seed)).float())).requires_grad_()
         for seed, heads in enumerate((6, 3))
     )
     omega, shift = frequencies(sets, 8 if softplus else 4, 1).requires_grad_(), shift.clone().requires_grad_()
-    found = rotation.rotated_both(q, k, None, omega, shift, 5, turn)
+    learned = placed(omega), placed(shift)
+    found = rotation.rotated_both(q, k, None, *learned, 5, turn)
     weights = [uniform(*one.shape, seed=8) for one in found]
-    gradients = torch.autograd.grad(found, (q, k, omega, shift), [fenced(one.float()) for one in weights])
-    wide = [one.detach().double().requires_grad_() for one in (q, k)]
+    gradients = torch.autograd.grad(found, (q, k, *learned), [fenced(placed(one.float())) for one in weights])
+    wide = [one.detach().double().cpu().requires_grad_() for one in (q, k)]
     places = torch.arange(5, 5 + TOKENS)[:, None]
     exact = [
         rotated.generic(one, Angles(places, omega.repeat_interleave(one.shape[1] // sets, 0), added, XP), turn, None)
@@ -358,7 +375,16 @@ def test_queries_and_keys_in_one_launch_and_gradients_of_all(softplus, shift, se
     for one, other in zip(found, exact, strict=True):
         assert_rounded(one.detach(), other.detach(), ERROR)
     for one, other in zip(gradients, torch.autograd.grad(exact, (*wide, omega, shift), weights), strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-6 * float(other.abs().max()))
+        torch.testing.assert_close(one.double().cpu(), other, rtol=0, atol=1e-6 * float(other.abs().max()))
+
+
+@triton_device.on_device_alone
+def test_more_than_2_to_the_31_elements():
+    x, omega = torch.empty(1, 33, 2**20, 64, dtype=torch.bfloat16, device=PLACE).normal_(), rfrope.geometric(32)
+    found = rfrope.rotate(x, torch.arange(2**20, device=PLACE), placed(torch.from_numpy(omega)))
+    for head, token in ((0, 0), (32, 2**20 - 1), (16, 777_777), (31, 2**20 - 17)):
+        exact = rfrope.rotate(x[0, head, token].double().cpu().numpy(), np.int64(token), omega)
+        assert_rounded(found[0, head, token], torch.from_numpy(exact), ERROR)
 
 
 # -- constants ---------------------------------------------------------------------------------------------------------

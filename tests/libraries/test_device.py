@@ -373,40 +373,6 @@ def test_torch_itself_never_waits_for_a_device(name, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("learnable", [False, "both"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_module_turns_on_a_device_and_in_its_graphs_as_on_the_cpu(learnable, dtype):
-    torch = library("torch cuda").module
-    module = importlib.import_module("rfrope.layers.torch").RotaryEmbedding(
-        rfrope.Rope(rfrope.geometric(32)), learnable
-    )
-    exact = [torch.randn(2, heads, 100, 64, dtype=torch.float64, requires_grad=True) for heads in (8, 2)]
-    given = [one.detach().to("cuda", getattr(torch, dtype)).requires_grad_() for one in exact]
-    exact = [one.detach().double().cpu().requires_grad_() for one in given]
-
-    def both_ways(inputs):
-        turned = module(*inputs, offset=2**20)
-        gradients = [torch.ones_like(one) * 0.75 for one in turned]
-        return [*turned, *torch.autograd.grad(turned, [*inputs, *module.parameters()], gradients)]
-
-    expected = both_ways(exact)
-    module.to("cuda")
-    for place, (one, other) in enumerate(zip(both_ways(given), expected, strict=True)):
-        error = 2.0 * torch.finfo(getattr(torch, dtype)).eps if place < 4 else 1e-5  # sums of gradients are float32
-        one, other = one.detach().double().cpu(), other.detach()
-        torch.testing.assert_close(one, other, rtol=error, atol=error * float(other.abs().max()))
-    with torch.no_grad():
-        module(*given, offset=2**20)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            turned = module(*given, offset=2**20)
-        graph.replay()
-        for one, other in zip(turned, module(*given, offset=2**20), strict=True):
-            assert torch.equal(one, other)
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", calls.ESTIMATES)
 def test_estimates_come_from_a_device(name, cuda):
     with ThreadPoolExecutor(2) as pool:

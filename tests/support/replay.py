@@ -90,8 +90,10 @@ def _run_again(function: Any, args: Any, kwargs: Any, result: Any) -> None:
 
 def check_replay(
     call: Callable[..., Any], inputs: list[Any], changes: list[Callable[[Any], Any]], inside: Callable[[Any], Any]
-) -> Recording:
+) -> Any:
     """Record a call after one, change its inputs where they are, replay, and assert that results are those of a call.
+
+    On a CUDA device the recording is one of CUDA's graphs.
 
     Parameters
     ----------
@@ -102,10 +104,10 @@ def check_replay(
     inside
         As of `Recording`.
     """
-    call(*inputs)
-    with Recording(inside) as recording:
+    before = [one.detach().clone() for one in call(*inputs)]
+    recording = torch.cuda.CUDAGraph() if inputs[0].is_cuda else Recording(inside)
+    with torch.cuda.graph(recording) if inputs[0].is_cuda else recording:
         results = call(*inputs)
-    before = [one.detach().clone() for one in results]
     with torch.no_grad():
         for one, change in zip(inputs, changes, strict=True):
             one.copy_(change(one))

@@ -1,6 +1,7 @@
-"""A stand-in for a device: Triton's interpreter runs kernels on tensors of the CPU, which count as those of a device.
+"""Where tests of the Triton kernel run: on a CUDA device, by ``pytest -m gpu``, or on the CPU, by Triton's interpreter.
 
-The interpreter is chosen when kernels are read, by the variable that `conftest` sets on machines without a device.
+The interpreter is chosen when kernels are read, by the variable that `conftest` sets on machines without a device;
+there tensors of the CPU count as those of a device.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rfrope._backends import triton as package
 from rfrope._core import dispatch, libraries
@@ -20,14 +22,41 @@ MISSING = (
     if importlib.util.find_spec("torch") is None
     else "triton is not installed"
     if importlib.util.find_spec("triton") is None
-    else "there is a device: pytest -m gpu runs the kernels there"
-    if os.environ.get("TRITON_INTERPRET") != "1"
     else ""
 )
+NO_DEVICE = "no CUDA device"
+PLACE = "cpu"
+if os.environ.get("TRITON_INTERPRET") != "1" and not MISSING:
+    PLACE = "cuda" if importlib.import_module("torch").cuda.is_available() else "cpu"
+    MISSING = "" if PLACE == "cuda" else f"{NO_DEVICE}: torch.cuda.is_available() is False"
+NOT_COUNTED = MISSING or ("launches are counted on the CPU alone" if PLACE == "cuda" else "")
+MARKS = [pytest.mark.gpu] if PLACE == "cuda" else []
+
+
+def on_device_alone(test: Any) -> Any:
+    """Mark a test that has nothing to run on by the interpreter."""
+    reason = f"{NO_DEVICE}, and the interpreter has neither streams, nor graphs, nor memory enough"
+    return pytest.mark.gpu(pytest.mark.skipif(PLACE == "cpu", reason=reason)(test))
+
+
+def placed(x: Any) -> Any:
+    """Return a tensor, or what is none, in the memory of the device, with the strides and alignment that it has."""
+    if PLACE == "cpu" or not hasattr(x, "untyped_storage"):
+        return x
+    memory = x.detach().new_empty(0).set_(x.untyped_storage()).to(PLACE)
+    return memory.as_strided(x.shape, x.stride(), x.storage_offset()).requires_grad_(x.requires_grad)
+
+
+def uniform(*shape: int, seed: int = 0) -> Any:
+    """Return float64 numbers from -1/2 to 1/2, the same on every device."""
+    torch = importlib.import_module("torch")
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
 
 
 def stand_in(monkeypatch: Any) -> None:
-    """Let tensors of the CPU count as those of a device, for one test."""
+    """Let tensors of the CPU count as those of a device, for one test, unless there is one."""
+    if PLACE == "cuda":
+        return
     launching = importlib.import_module("rfrope.layers.launching")
     monkeypatch.setattr(package, "check", lambda: None)
     monkeypatch.setattr(dispatch, "_FOUND", dict(dispatch._FOUND))
@@ -74,7 +103,7 @@ def fenced(x: Any) -> Any:
     """Return a copy of a tensor of floats, in its order of axes, amid memory that `assert_intact` looks at."""
     torch = importlib.import_module("torch")
     dense = torch.empty_like(x)
-    room = torch.full((dense.numel() + 2 * FENCE,), 77.0, dtype=x.dtype)
+    room = torch.full((dense.numel() + 2 * FENCE,), 77.0, dtype=x.dtype, device=x.device)
     return room.as_strided(dense.shape, dense.stride(), FENCE).copy_(x.detach())
 
 
@@ -90,10 +119,10 @@ def assert_rounded(found: Any, exact: Any, error: float) -> None:
     The interpreter rounds to bfloat16 towards zero, where a device rounds to the nearest; nothing else is allowed.
     """
     torch = importlib.import_module("torch")
-    dtype, exact = found.dtype, exact.double()
+    dtype, exact, found = found.dtype, exact.double().cpu(), found.cpu()
     error = error * (float(exact.abs().amax()) if exact.numel() else 0.0)
     low, high = (((exact + side * error).float()) for side in (-1.0, 1.0))
-    if dtype == torch.bfloat16:
+    if dtype == torch.bfloat16 and PLACE == "cpu":
         mask = torch.tensor(-(2**16), dtype=torch.int32)
         low, high = ((one.view(torch.int32) & mask).view(torch.float32) for one in (low, high))
     else:
