@@ -106,7 +106,7 @@ async function read(page, width) {
       image.loading = "eager"; await image.decode().catch(() => say("not shown: " + image.getAttribute("src")));
     }
   }
-  if (width < 600) for (const one of body.querySelectorAll("pre, table")) {
+  if (width < 600) for (const one of root.querySelectorAll(".bd-article pre, .bd-article table")) {
     const edge = one.closest(".pst-scrollable-table-container") || one, over = edge.scrollWidth - edge.clientWidth;
     if (edge.clientWidth && over > 1) say(`cut off by ${over} pixels: ${one.textContent.trim().slice(0, 40)}`);
   }

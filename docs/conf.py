@@ -270,10 +270,9 @@ class DarkPictures(SphinxTransform):
     def width(self, image: nodes.image) -> float:
         """Return the width of a picture in pixels; 0 if nothing says it."""
         path = HERE / image["uri"].lstrip("/")
-        given = image.get("width", "0px").removesuffix("px")
         if path.suffix == ".svg" and path.is_file():
-            given = re.search(r'<svg[^>]*?\bwidth="([\d.]+)pt"', path.read_text("utf-8"))[1]
-        return float(given)
+            return 4 / 3 * float(re.search(r'<svg[^>]*?\bwidth="([\d.]+)pt"', path.read_text("utf-8"))[1])
+        return float(image.get("width", "0px").removesuffix("px"))
 
     def find(self, uri: str) -> str | None:
         """Return where the form for a dark page is; a thumbnail's, and that of a file of matplotlib, are made here."""

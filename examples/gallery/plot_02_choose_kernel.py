@@ -16,7 +16,7 @@ import rfrope
 
 texts = {
     "Gaussian": ("gaussian(scale=1)", "#0072B2", (128, 3e-3), "right"),
-    "Matérn 3/2": ("matern(nu=1.5, scale=1)", "#009E73", (325, 1e-3), "right"),
+    "Matérn 3/2": ("matern(nu=1.5, scale=1)", "#009E73", (322, 1.2e-3), "left"),
     "exponential": ("exponential(scale=1)", "#D55E00", (395, 2.2e-2), "left"),
     "rational quadratic": ("rational_quadratic(alpha=0.5, scale=1)", "#CC79A7", (330, 0.17), "left"),
 }

@@ -93,19 +93,20 @@ def _report(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> R
     """Return what was made, its errors, and what independent draws would give."""
     reach = ", ".join(f"{length - 1}" for length in found.context)
     worst, bound = found.heads[found.worst], rope.source.lower_bound
-    about = _describe_rope(rope)
+    of_heads = f", in the worst of {len(found.heads)} heads" if len(found.heads) > 1 else ""
+    verdict = f"rms error {worst.rms:.3g}, largest {worst.sup:.3g}, at lags up to {reach}{of_heads}."
     least = f"No {rope.n_blocks} frequencies, however they are chosen, reach an rms below {bound:.3g}." if bound else ""
     errors = f"Error of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, at lags up to {reach}"
     draws = f"At a few lags ({worst.kernel}), and what {rope.n_blocks} independent draws would give (one sigma)"
     parts: list[Any] = [
-        Words([about]),
+        Words([verdict, _describe_rope(rope)]),
         lambda: [_draw(rope, laws, found)],
         Table(_error_rows(found), errors, left=(0, 2), note=least),
         Table(_lag_rows(found), draws),
         Words([_describe_bound(rope, found)]),
         lambda: [_list_config(rope)],
     ]
-    return Report(parts, about)
+    return Report(parts, verdict)
 
 
 def _describe_rope(rope: rfrope.Rope) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 import rfrope
 from rfrope._backends import diagnostics
 from rfrope._core import parallel
-from rfrope.cli.shared import add_command, print_text
+from rfrope._core.results import Report, Words
+from rfrope.cli.shared import add_command, print_report, print_text
 
 
 def add(commands: Any) -> None:
@@ -39,13 +40,16 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print_text(json.dumps(here | counts | {name: [*map(asdict, each)] for name, each in found.items()}, indent=1))
         return 0
-    print_text(f"rfrope {here['rfrope']}, Python {here['python']}, {here['system']}")
-    print_text(f"threads for rfrope's own loops: {counts['threads']}; cores: {counts['cores']}")
+    active = ", ".join(f"{sum(one.active for one in each)} of {len(each)} {title}" for title, each in found.items())
+    verdict = f"rfrope {here['rfrope']} works: {active} are active."
+    about = f"Python {here['python']}, {here['system']}; {counts['threads']} threads, {counts['cores']} cores"
+    parts = [Words([verdict, about])]
     for title, each in found.items():
-        print_text(f"\n{title.capitalize()}")
+        lines = [title.capitalize()]
         for one in each:
             said = "; ".join(filter(None, (one.detail, one.reason))) or "works"
-            print_text(f"  {'active' if one.active else '-':6}  {one.name}: {said}")
-            if one.advice:
-                print_text(f"{'':10}next: {one.advice}")
+            lines += [f"  {'active' if one.active else '-':6}  {one.name}: {said}"]
+            lines += [f"{'':10}next: {one.advice}"] if one.advice else []
+        parts.append(Words(lines))
+    print_report(options, Report(parts, verdict))
     return 0

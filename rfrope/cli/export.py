@@ -10,13 +10,14 @@ import numpy as np
 
 from rfrope import engines, models
 from rfrope._core.arguments import printable
-from rfrope._core.results import Table
+from rfrope._core.results import Report, Table, Words
 from rfrope.cli.shared import (
     add_command,
     is_saved,
     list_names,
     naming,
     one_of,
+    print_report,
     print_text,
     read_ropes,
     whole,
@@ -53,20 +54,24 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if options.list:
-        text, data = _list_engines()
+        report, data = _list_engines()
     elif options.conformance is not None:
         with naming("--conformance", options.conformance):
             count = len(models.conformance(options.conformance))
         data = {"conformance": options.conformance, "cases": count}
         text = f"Written: {count} cases into {printable(options.conformance)}; its README.md says how to use them."
+        report = Report([Words([text])], text)
     else:
-        text, data = _export(options)
-    print_text(json.dumps(data, indent=1) if options.json else text)
+        report, data = _export(options)
+    if options.json:
+        print_text(json.dumps(data, indent=1))
+    else:
+        print_report(options, report)
     return 0
 
 
-def _export(options: argparse.Namespace) -> tuple[str, Any]:
-    """Export a Rope, and return the text and the data to print."""
+def _export(options: argparse.Namespace) -> tuple[Report, Any]:
+    """Export a Rope, and return the report and the data to print."""
     if options.source is None or options.to is None:
         raise ValueError("expected FILE and --to ENGINE, or --list, or --conformance DIR")
     ropes, made = read_ropes(options.source, None if is_saved(options.source) else options.part), None
@@ -88,11 +93,15 @@ def _export(options: argparse.Namespace) -> tuple[str, Any]:
             )
     known = isinstance(rope.context, int) or options.context is not None  # otherwise there is no length
     lost = engines.rounding(rope, options.to, **chosen) if known else None
-    told = f"Written: {printable(options.output)}" if made is None else json.dumps(made, indent=1)
     found = {"engine": options.to, "output": options.output, "rounding": None if lost is None else vars(lost)}
-    told += f"\nRounding{f', {lost}' if lost else ': unknown without a context'}."
+    said = [f"Rounding{f', {lost}' if lost else ': unknown without a context'}."]
     reach = describe_reach(rope) if options.context is None else ""
-    return f"{told}\n{reach}".rstrip("\n"), found | {"caution": reach, "export": made}
+    said = [*([f"Written: {printable(options.output)}"] if made is None else []), *said, *filter(None, [reach])]
+    data = [] if made is None else [Words(json.dumps(made, indent=1).split("\n"))]
+    return Report([Words(said), *data], said[0]), found | {
+        "caution": reach,
+        "export": made,
+    }
 
 
 def _simplify(made: Any) -> Any:
@@ -103,11 +112,12 @@ def _simplify(made: Any) -> Any:
     return {name: _simplify(value) for name, value in made.items()} if isinstance(made, dict) else made
 
 
-def _list_engines() -> tuple[str, Any]:
+def _list_engines() -> tuple[Report, Any]:
     """Return a table of the engines, and their records."""
     formats = {engine.name: engine.format for engine in engines.records() if engine.format is not None}
     fields = ("carries", "lacks", "exact", "source", "suffixes")
     data = [{"name": name} | {field: getattr(one, field) for field in fields} for name, one in formats.items()]
     rows = [("engine", "takes", "cannot carry")]
     rows += [(name, one.carries.replace("``", ""), one.lacks.replace("``", "")) for name, one in formats.items()]
-    return str(Table(rows, left=None)), data
+    verdict = f"{len(formats)} engines take frequencies: {', '.join(formats)}."
+    return Report([Words([verdict]), Table(rows, left=None)], verdict), data

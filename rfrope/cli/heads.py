@@ -126,7 +126,7 @@ def _report(found: Atlas) -> Report:
             table,
             lambda: [Table(_table(found, np.arange(len(found.head))), "All heads")],
         ],
-        about[0],
+        about[1],
     )
 
 

@@ -187,7 +187,8 @@ def print_report(options: argparse.Namespace, report: Report, below: Sequence[st
     rows = [*itertools.accumulate(max(1, -(-len(line) // width)) for line in lines)]
     if rows[-1] > LINES and not options.all:
         shown = max(1, sum(row < LINES for row in rows))
-        lines = [*"\n".join(lines[:shown]).rstrip().split("\n"), f"({len(lines) - shown} more lines with --all)"]
+        first = "\n".join(lines[:shown]).rstrip().split("\n")
+        lines = [*first, f"({len(lines) - len(first)} more lines with --all)"]
     print_text("\n".join([*lines, *([""] if below else []), *below]))
 
 

@@ -144,7 +144,8 @@ class Tuning(Result):
             f"Learned from {self.start} in {steps}: {self.ended}.",
             f"Mean loss on documents held out ({count}), ± standard error over them:",
         ]
-        return Report([Words(preface), Table(self.table, rule=False), Words([*self._sentences()])], preface[0])
+        told = [*self._sentences()]
+        return Report([Words(preface), Table(self.table, rule=False), Words(told)], " ".join(told))
 
 
 def _mean(values: np.ndarray) -> tuple[float, float]:

@@ -120,7 +120,8 @@ def test_the_text_of_design_says_what_its_json_holds(run, designed, tmp_path):
     held = designed(*arguments)
     worst, mean = held["heads"][held["worst"]], held["mean"]
     shape = "float64 (3, 16, 1), design stratified, seed 2.\n"
-    assert text.startswith(f"Frequencies of gaussian(scale=16.0), radians per position: {shape}")
+    first = f"rms error {worst['rms']:.3g}, largest {worst['sup']:.3g}, at lags up to 255, in the worst of 3 heads.\n"
+    assert text.startswith(f"{first}Frequencies of gaussian(scale=16.0), radians per position: {shape}")
     assert text.endswith(f"\nWritten: {tmp_path / 'set.npz'}\n")
     wanted = [f"{held['worst']}, worst", f"{worst['rms']:.3g}", "gaussian(scale=16.0)", f"{worst['sup']:.3g}"]
     wanted += [str(worst["sup_lag"][0]), f"{worst['shortest']:.4g} to {worst['longest']:.4g}"]

@@ -63,8 +63,8 @@ def test_the_text(says, monkeypatch):
     with rfrope.threads(3):
         out = says("doctor")
     assert out.splitlines() == [
-        f"rfrope {rfrope.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
-        "threads for rfrope's own loops: 3; cores: 1",
+        f"rfrope {rfrope.__version__} works: 2 of 2 libraries, 0 of 1 accelerators are active.",
+        f"Python {platform.python_version()}, {platform.system()} {platform.machine()}; 3 threads, 1 cores",
         "",
         "Libraries",
         "  active  NumPy: 2.4",

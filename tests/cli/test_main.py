@@ -98,13 +98,26 @@ def test_no_line_is_wider_than_the_terminal(run, monkeypatch, folder, config, qu
         assert not [line for line in lines if len(line) > width and " " in line.strip()]  # single words may
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["inspect", "inspect config.json", "check", "compare", pytest.param("plan --context 262144", marks=campaign)],
+LONG = (
+    "inspect qwen.json",
+    "inspect config.json qwen.json",
+    "check qwen.json",
+    "compare qwen.json",
+    pytest.param("plan --context 262144 qwen.json", marks=campaign),
+    "design gaussian(scale=32) --head-dim 64 --heads 4 --context 2048",
+    "export qwen.json --to json",
+    "export --list",
+    "validate --samples 64 --trials 64",
+    pytest.param("heads MODEL --texts MODEL/text.txt --documents 4 --tokens 32", marks=LOADING),
+    pytest.param("doctor", marks=campaign),
 )
-def test_a_text_has_25_rows_until_all_are_asked_for(run, monkeypatch, folder, quick_fits, words):
+
+
+@pytest.mark.parametrize("words", LONG)
+def test_a_text_has_25_rows_until_all_are_asked_for(run, monkeypatch, folder, quick_fits, request, words):
     monkeypatch.setenv("COLUMNS", "80")
-    command, *others = [*words.split(), "qwen.json"]
+    words = words.replace("MODEL", str(request.getfixturevalue("model"))) if "MODEL" in words else words
+    command, *others = words.split()
     whole = run(command, *others, "--all")[1]
     monkeypatch.setattr(shared, "LINES", 25)
     *first, last = run(command, *others)[1].splitlines()
