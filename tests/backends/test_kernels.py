@@ -24,7 +24,7 @@ import torch
 from rfrope._backends.triton import kernels, launches, rotation
 
 pytestmark = triton_device.MARKS
-ROOM = rotation._room
+ROOM = rotation.room
 XP = array.named_namespace(torch)
 ERROR = 6e-7  # of a feature, relative to the largest: float32 rounds the angle, cos and sin, products and their sum
 PAIRINGS = list(itertools.product(("half", "interleaved"), repeat=2))
@@ -51,7 +51,7 @@ def fenced_results(monkeypatch):
         made.append(fenced(ROOM(x, width).zero_()))
         return made[-1]
 
-    monkeypatch.setattr(rotation, "_room", room)
+    monkeypatch.setattr(rotation, "room", room)
     yield
     for one in made:
         assert_intact(one)
@@ -363,7 +363,7 @@ def test_queries_and_keys_in_one_launch_and_gradients_of_all(softplus, shift, se
     )
     omega, shift = frequencies(sets, 8 if softplus else 4, 1).requires_grad_(), shift.clone().requires_grad_()
     learned = placed(omega), placed(shift)
-    found = rotation.rotated_both(q, k, None, *learned, 5, turn)
+    found = rotation.rotated_both(q, k, None, *learned, 5, turn, [])
     weights = [uniform(*one.shape, seed=8) for one in found]
     gradients = torch.autograd.grad(found, (q, k, *learned), [fenced(placed(one.float())) for one in weights])
     wide = [one.detach().double().cpu().requires_grad_() for one in (q, k)]
