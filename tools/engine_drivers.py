@@ -181,13 +181,13 @@ def read_cache(rotary: Any, length: int) -> Turn:
     """Return the rotation of a class of vLLM or SGLang by its table of cos, then sin, in each row."""
     original = getattr(rotary, "original_max_position_embeddings", 0) or 0
     table = getattr(rotary, "cos_sin_cache", None)
-    if hasattr(rotary, "long_short_cos_sin_cache"):
+    if hasattr(rotary, "use_long_rope"):
         both = rotary.long_short_cos_sin_cache
         table = both[original:] if rotary.use_long_rope else both[:original]
     elif hasattr(rotary, "long_cos_sin_cache"):
         table = rotary.long_cos_sin_cache if length > original else rotary.short_cos_sin_cache
     cos, sin = np.split(table.float().numpy(), 2, axis=-1)
-    pairing = "half" if rotary.is_neox_style else "interleaved"
+    pairing = "half" if getattr(rotary, "is_neox_style", True) else "interleaved"
     return Turn(*read_table(cos, sin), pairing, len(table))
 
 

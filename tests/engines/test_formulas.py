@@ -189,7 +189,6 @@ def test_keys_of_a_ramp_that_an_engine_leaves_unread(engine, unread):
     ("engine", "model_type", "turning", "base"),
     [
         ("SGLang", "llama", D, BASE),
-        ("SGLang", "phi3", D // 2, BASE),
         ("MLX-LM", "llama", D, BASE),
         ("MLX-LM", "qwen2", D, 1e6),  # its own where a config has none
     ],

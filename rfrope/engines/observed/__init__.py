@@ -54,21 +54,35 @@ def reading(
     lengths: Mapping[str, str] | None = None,
     *,
     own: Mapping[str, Callable[[ConfigRope], EngineRope]] | None = None,
-    layered: tuple[str, ...] = (),
+    unseen: Mapping[str, str | Mapping[str, str | Mapping[str, Any]]] | None = None,
+    reordered: tuple[str, ...] = (),
     layers: Callable[[ConfigRope], tuple[int, ...] | None] | None = None,
     sources: tuple[str, ...] = (),
 ) -> Reading:
-    """Return an engine's reading by its file; `own` has rules that were written by hand, by model type.
+    """Return an engine's reading by its file, and by rules that were read in its source, by model type.
 
-    Of these, `layered` hold for kinds of layers and in parts of other configs, too.
+    `own` are functions, where a machine without a device takes another way. `unseen` are for what did not run: the name
+    of a family that turns alike, or rules by kind of layer. Loaders turn the rows of weights of `reordered` parts.
     """
-    held, by_hand = find_files()[engine], own or {}
-    types = {*(name.removeprefix("part.") for name in held["families"]), *by_hand}
+    held, by_hand, others = find_files()[engine], own or {}, unseen or {}
+    types = {*(name.removeprefix("part.") for name in held["families"]), *by_hand, *others}
+
+    def find(config: ConfigRope) -> Mapping[str, Any]:
+        try:
+            return find_rule(held, config)
+        except UnknownError:
+            like = others.get(config.model_type)
+            if like is None:
+                raise
+            found = like if isinstance(like, str) else like.get(config.kind, like[""])
+            return find_rule(held, config, found) if isinstance(found, str) else {"pairing": "half", **found}
 
     def rule(config: ConfigRope) -> EngineRope:
-        if config.model_type in by_hand and (config.model_type in layered or not config.rope.source.model.name):
+        if config.model_type in by_hand:
             return by_hand[config.model_type](config)
-        made = evaluate(find_rule(held, config), config)
+        made = evaluate(find(config), config)
+        if config.model_type in reordered and config.rope.source.model.name:
+            made = replace(made, pairing="interleaved")
         length = (lengths or {}).get(config.scheme, EngineRope.length).format(*2 * (config.values.get(_KEY),))
         return replace(made, length=length, layers=None if layers is None else layers(config))
 
@@ -76,21 +90,21 @@ def reading(
     return Reading(held["version"], (about, *sources), rule, tuple(sorted(types)), tuple(sorted(types)))
 
 
-def find_rule(held: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
-    """Return the rule for a config, with its pairing and what its family has in common."""
+def find_rule(held: Mapping[str, Any], config: ConfigRope, like: str = "") -> dict[str, Any]:
+    """Return the rule for a config, with its pairing and what its family, or one like it, has in common."""
     part = "part." if config.rope.source.model.name.partition(".")[0].endswith("_config") else ""
-    family = held["families"].get(part + (config.model_type or "llama"))
+    family = held["families"].get(like or part + (config.model_type or "llama"))
     if family is None:
         raise UnknownError(
             f"model type {show(config.model_type)} was not observed" + (" inside another" if part else "")
         )
     if "alpha" in config.values:
         raise UnknownError("the scheme 'dynamic' with alpha was not observed")
-    form = "dict" if config.raw.get("rope_parameters") else "flat"
-    if "bare" in family and all(config.raw.get(key) is None for key in _SAYING):
+    form = "dict" if like or config.raw.get("rope_parameters") else "flat"
+    if not like and "bare" in family and all(config.raw.get(key) is None for key in _SAYING):
         form = "bare"
     found = _look_up(held, family, form, config)
-    if form == "dict" and config.raw.get("rope_theta") is not None and "rope_theta" not in found.get("reads", ()):
+    if not like and form == "dict" and config.raw.get("rope_theta") is not None and "rope_theta" not in found.get("reads", ()):
         if config.scheme != "default":
             raise UnknownError(f"rope_theta beside rope_parameters was not observed for {config.model_type}")
         found = _look_up(held, family, "flat", config)
