@@ -10,7 +10,7 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.engines.record import ConfigRope, EngineRope
-from rfrope.scaling import registry, schemes
+from rfrope.scaling import schemes
 
 RAMP = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # of YaRN, with what counts without them
 
@@ -87,28 +87,17 @@ def llama3(base: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
     return np.asarray(schemes.llama3(base, **{name: values[name] for name in names}).frequencies)
 
 
-def ntk(config: ConfigRope, factor: float, part: float = 1.0, theta: float | None = None) -> np.ndarray:
-    """Return the ladder of the base that stretches the slowest wavelength by a factor."""
-    base = config.values["rope_theta"] if theta is None else theta
-    return registry.slow_ladder(2 * config.ladder(part).size, base, float(factor))
-
-
 def longrope(
     config: ConfigRope,
     base: np.ndarray,
     original: int,
     length: str,
-    positions: int | None = None,
-    *,
-    mscales: bool = False,
 ) -> EngineRope:
-    """Return the frequencies of one of the two lists, and with `mscales` the attention factor of that list."""
+    """Return the frequencies of one of the two lists."""
     kind = "long" if config.seq_len > original else "short"
-    scale = config.values.get(f"{kind}_mscale") if mscales else None
     return EngineRope(
         divide_ladder(base, config.values[f"{kind}_factor"]),
-        schemes.sharpen_longrope(config.context / original, original) if scale is None else float(scale),
+        schemes.sharpen_longrope(config.context / original, original),
         length,
-        positions=positions,
         ignored_keys=find_ignored(config.values, {"factor": config.context / original, "attention_factor": None}),
     )

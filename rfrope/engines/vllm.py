@@ -24,8 +24,8 @@ _UNSEEN |= {
 }
 _LENGTHS = {
     "dynamic": "computed once, for a text as long as the context",
-    "longrope": "long_factor for every text of a server whose max_model_len is above {} (it is {} unless set otherwise), "
-    "else short_factor",
+    "longrope": "long_factor for every text of a server whose max_model_len is above {} (it is {} unless set "
+    "otherwise), else short_factor",
 }
 
 ENGINE = Engine(

@@ -290,7 +290,9 @@ def _check_part(
             kind = "unknown" if engine.status == "unknown" else "wrong" if engine.findings else "note"
             same = "the reference" if engine.engine == one.reference else f"as {one.reference}"
             text = "; ".join(engine.findings) or engine.reason or same
-            told.setdefault((kind, f"{engine.engine} {engine.version}", text, fix), []).append(label)
+            has_run = engine.engine == one.reference or engine.sources[0].startswith("tools/observe_engines")
+            about = f"{engine.engine} {engine.version}{'' if has_run else ' (read, not run)'}"
+            told.setdefault((kind, about, text, fix), []).append(label)
 
 
 def _reach(rope: Rope) -> int:

@@ -134,7 +134,14 @@ class Check(Result):
             lines += ["", "RoPE:", *(f"  {one}" for one in self.rope)]
         if self.engines:
             lines += ["", "Engines, and what to type for each:"]
-            lines += [line for one in self.engines if one.kind != "unknown" and one not in first for line in one.lines]
-        if unknown := [one.where for one in self.engines if one.kind == "unknown"]:
-            lines += [f"  not known for this model: {'; '.join(unknown)}"]
+            told = [one for one in self.engines if one not in first]
+            lines += [
+                line for one in told if one.kind == "wrong" or (one.fix and one.kind == "note") for line in one.lines
+            ]
+            alike: dict[str, list[str]] = {}
+            for one in told:
+                if one.kind == "unknown" or (one.kind == "note" and not one.fix):
+                    said = one.text if one.kind == "note" else "not known for this model"
+                    alike.setdefault(said, []).append(one.where)
+            lines += [f"  {printable(text)}: {'; '.join(names)}" for text, names in alike.items()]
         return Report([Words(lines)], self.verdict)

@@ -104,7 +104,12 @@ def find_rule(held: Mapping[str, Any], config: ConfigRope, like: str = "") -> di
     if not like and "bare" in family and all(config.raw.get(key) is None for key in _SAYING):
         form = "bare"
     found = _look_up(held, family, form, config)
-    if not like and form == "dict" and config.raw.get("rope_theta") is not None and "rope_theta" not in found.get("reads", ()):
+    if (
+        not like
+        and form == "dict"
+        and config.raw.get("rope_theta") is not None
+        and "rope_theta" not in found.get("reads", ())
+    ):
         if config.scheme != "default":
             raise UnknownError(f"rope_theta beside rope_parameters was not observed for {config.model_type}")
         found = _look_up(held, family, "flat", config)
