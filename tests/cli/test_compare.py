@@ -15,7 +15,7 @@ def test_text_and_json(says, folder):
     options = ("--engine", "vllm", "--engine", "Trans_Formers", "--context", "64", "--sources")
     out, source = (
         says("compare", "qwen.json", *options),
-        "\n  vllm/transformers_utils/config.py (patch_rope_parameters)",
+        "\n  tools/observe_engines.py of ",
     )
     assert [said for said in ("a text of 64 positions", "They agree.", source) if said not in out] == []
     assert "SGLang" not in out
