@@ -215,7 +215,7 @@ def test_sizes_of_a_graph_meet_no_truth_values():
 # 3.9.0; none spills or has a stack, but that the assembler of 3.7.1 puts two numbers of gradients of magnitudes there
 # for capability 10.0. A multiprocessor of NVIDIA has 65536 registers: 12 programs of 128 threads have 40, 4 have 128.
 CEILINGS = {
-    "bfloat16": (40, 950, 96, 1150),
+    "bfloat16": (48, 950, 96, 1150),
     "float16": (48, 950, 96, 950),
     "float32": (48, 900, 96, 1150),
     "interleaved": (48, 950, 96, 1200),
@@ -286,7 +286,7 @@ def test_every_variant_compiles_without_a_device_within_its_ceilings(target_and_
         assert used["instructions"] <= instructions, (name, used)
         if name in BY_128_BITS:
             assert used["narrow"] == 0, (name, used)
-            assert used["wide"] >= 8, (name, used)
+            assert used["wide"] >= 4, (name, used)  # two loads and two stores
 
 
 # -- compiled graphs ---------------------------------------------------------------------------------------------------
