@@ -237,7 +237,7 @@ def turn_by_mlx_lm(case: dict[str, Any], positions: np.ndarray, x: np.ndarray) -
 
 
 _OTHER_CLASSES = {"MLX-LM": ("deepseek_v3", "glm4")}  # their attention is not named Attention
-_OTHER_CLASSES |= dict.fromkeys(("vLLM", "SGLang"), ("cohere", "deepseek_v3", "glm4", "qwen3_5_text"))  # nor like Llama's
+_OTHER_CLASSES |= dict.fromkeys(("vLLM", "SGLang"), ("cohere", "deepseek_v3", "glm4", "qwen3_5_text"))
 _BY_LAYERS = ("list of layers",)  # cases in which only some layers turn
 
 
