@@ -13,7 +13,7 @@ from rfrope._core import angles, array
 from rfrope._core.arguments import LARGEST, axis_of, choice, finite, flag, whole
 from rfrope._core.array import Array
 from rfrope.bochner.piecewise import TO_SERIES, Pieces, Unresolved, build
-from rfrope.bochner.tabulated import Certificate, Tabulated, compare, tabulate
+from rfrope.bochner.tabulated import MEASURES, Certificate, Tabulated, compare, tabulate
 from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import positive
@@ -234,7 +234,7 @@ def _make_kernel(
             pieces = _correct(pieces, r, error) if lines else pieces
             found = dataclasses.replace(certificate, mass=pieces.mass, tail_start=math.pi / spacing)
             law = Pieces(pieces.edges * (1.0 / spacing), pieces.series)
-            kernel, _ = compare(tabulate(law, 0.0, origin, found), r, x)
+            kernel, _ = compare(tabulate(law, MEASURES[1], 0.0, origin, found), r, x)
             if lines or kernel.certificate.sup_error <= _REPRODUCED:
                 return kernel
     raise _refuse_lines(r.size - 1, error)

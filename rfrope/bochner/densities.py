@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,21 +11,9 @@ from numpy.polynomial import legendre
 
 from rfrope._core.arguments import finite, flag, listed, show
 from rfrope.bochner import inversion
-from rfrope.bochner.piecewise import (
-    LAST,
-    LOOSER,
-    NODES,
-    TO_SERIES,
-    WEIGHTS,
-    Function,
-    Judgement,
-    Level,
-    Pieces,
-    Unresolved,
-    refine,
-)
+from rfrope.bochner.piecewise import LAST, LOOSER, NODES, TO_SERIES, WEIGHTS, Function, Judgement, Level, Pieces, refine
 from rfrope.bochner.reading import check_even, check_values
-from rfrope.bochner.tabulated import Certificate, tabulate
+from rfrope.bochner.tabulated import MEASURES, Certificate, Measure, read_measure, resolve_to_a_floor, tabulate
 from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import positive
@@ -53,6 +40,7 @@ _MOST_BISECTIONS = 200
 def from_density(
     density: Callable[[np.ndarray], Any],
     *,
+    ndim: int = 1,
     support: tuple[float, float] | None = None,
     frequency: float | None = None,
     normalise: bool = False,
@@ -62,10 +50,13 @@ def from_density(
     Parameters
     ----------
     density : callable
-        Takes a NumPy array of frequencies (radians per unit of position, float64, one axis), elementwise. It must be
-        even and integrate to 1 over the line.
+        Takes a NumPy array of frequencies (radians per unit of position, float64, one axis), elementwise. For ndim = 1
+        it must be even and integrate to 1 over the line; for more axes it takes the length of omega and returns the
+        density in k axes.
+    ndim : int
+        Number of position axes, 1 to 3.
     support : tuple of two floats, optional
-        Range of the magnitude of omega. Default: all of them.
+        Range of the length of omega. Default: all lengths.
     frequency : float, optional
         A frequency inside a band that is too narrow to be found; the search starts there.
     normalise : bool
@@ -102,7 +93,8 @@ def from_density(
     normalise = flag("normalise", normalise)
     if frequency is not None:
         frequency = positive("frequency", frequency)
-    values = check_values("density", density, bounded=False)
+    measure = read_measure(ndim)
+    values = check_values("density", density, measure, bounded=False)
     ends = (0.0, math.inf)
     if support is not None:
         parts = listed("support", support, "two numbers, as (0.0, 0.5)")
@@ -111,21 +103,22 @@ def from_density(
             raise ValueError(f"support is {show(support)}; expected two numbers, 0 <= low < high")
 
     def weighted(w: np.ndarray) -> np.ndarray:  # at the ends themselves it may have poles
-        return 2.0 * values(np.clip(w, ends[0] * (1.0 + 2.0**-52), ends[1] * (1.0 - 2.0**-52)))
+        inside = np.clip(w, ends[0] * (1.0 + 2.0**-52), ends[1] * (1.0 - 2.0**-52))
+        return measure.ground(inside) * values(inside)
 
-    seen, edges, endless = _survey(weighted, ends, frequency)
+    seen, edges, endless = _survey(weighted, measure, ends, frequency)
     seen.factor = seen.factor if normalise else 1.0
-    looked = check_even("density", values, float(edges[1]), ends)
+    looked = check_even("density", values, measure, float(edges[1]), ends)
     if looked.size:
         seen(looked)
     for _ in range(2):
         expected = 0.0 if normalise else 1.0
-        law, error = _resolve(seen, edges, expected, endless=endless, beyond=support is None)
-        mass = law.pieces.mass
+        law, error = _resolve(seen, measure, edges, expected, endless=endless, beyond=support is None)
+        mass = measure.radial(law.pieces).mass
         if not normalise or abs(math.log2(max(mass, 2.0**-900))) < 2.0:
             break
         seen.factor *= 2.0 ** -round(math.log2(mass))
-    _check_nonnegative(law.pieces, seen)
+    _check_nonnegative(law.pieces, seen, measure)
     error = error / mass if mass > 0.0 else 0.0  # what was met may be less than the table resolves
     error, mass = error + _ROUNDING * (law.pieces.halves.size + 4), mass / seen.factor
     count = seen.since()[0].size
@@ -143,13 +136,15 @@ def from_density(
         error, 0.0, math.inf, 0, mass, 0.0, 0.0, law.start, law.exponent, law.tail_mass / seen.factor,
         unaccounted=math.inf if normalise else abs(mass - 1.0), tolerance=_NEGATIVE, n_frequencies=count,
     )  # fmt: skip
-    return tabulate(law.pieces, 0.0, "from_density", certificate)
+    return tabulate(law.pieces, measure, 0.0, "from_density", certificate)
 
 
 # -- where the mass lies -----------------------------------------------------------------------------------------------
 
 
-def _survey(law: Function, ends: tuple[float, float], frequency: float | None) -> tuple[Seen, np.ndarray, bool]:
+def _survey(
+    law: Function, measure: Measure, ends: tuple[float, float], frequency: float | None
+) -> tuple[Seen, np.ndarray, bool]:
     """Return q as seen in all octaves, scaled to a mass of about 1, its edges, and whether it goes on above them."""
     w = 2.0 ** (np.arange(-64.0, 64.0, 1.0 / _SURVEYED) + 1e-7)  # not at 1, where many a density has its end
     w = w if frequency is None else frequency * np.insert(w, np.searchsorted(w, 1.0), 1.0)
@@ -157,7 +152,7 @@ def _survey(law: Function, ends: tuple[float, float], frequency: float | None) -
         inside = np.geomspace(max(ends[0], ends[1] * 2.0**-64), ends[1], w.size)[1:-1]
         w = np.sort(np.append(inside, [frequency] if frequency and ends[0] < frequency < ends[1] else []))
     seen = Seen(law)
-    share = np.abs(seen(w)) * w
+    share = np.abs(seen(w)) * w ** (1 + measure.moment)
     mass = float(np.sum(0.5 * (share[1:] + share[:-1]) * np.diff(np.log(w))))
     if not mass > 0.0:
         raise ValueError(
@@ -176,38 +171,32 @@ def _survey(law: Function, ends: tuple[float, float], frequency: float | None) -
 
 
 def _resolve(
-    law: Seen, edges: np.ndarray, expected: float, *, endless: bool, beyond: bool
+    law: Seen, measure: Measure, edges: np.ndarray, expected: float, *, endless: bool, beyond: bool
 ) -> tuple[inversion.Spectrum, float]:
     """The table of a law, its tail, and the integral of its error as seen at many more points."""
-    first, budget = float(edges[1]), inversion.PANELS + edges.size
+    first, budget = float(edges[1]), MEASURES[1].panels + edges.size
 
     def make(floor: float) -> tuple[inversion.Spectrum, float]:
         def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-            return floor / half
+            return floor / (half * centre**measure.moment)
 
         places = edges
         for _ in range(_LOOKS):
             pieces = resolve(law, places, level, tolerance=1e-13, budget=budget, least=_CUSP * first)
             found = inversion.Spectrum(pieces, float(places[-1]), math.inf, 0.0, 1.0)
             if endless:
-                found = inversion.continue_tail(pieces, lambda w: np.full(w.shape, 1e-290), expected)
-            missed, error = _overlooked(law, found.pieces, found.start, beyond=beyond)
+                found = inversion.continue_tail(pieces, lambda w: np.full(w.shape, 1e-290), measure, expected)
+            missed, error = _overlooked(law, found.pieces, found.start, measure, beyond=beyond)
             if not missed.size or np.array_equal(found.pieces.edges, places):  # what differs is less than `level`
                 break
             above, known = max(0, math.ceil(math.log2(float(missed[-1]) / found.start))), found.pieces.edges
             places = np.append(known[known < found.start], found.start * 2.0 ** np.arange(above + 1.0))
         return found, error
 
-    for floor in (1e-16, 1e-12, 1e-10):  # where a density has a pole its values are rounded
-        with contextlib.suppress(Unresolved):
-            return make(floor)
-    raise UndecidedError(
-        f"density is too rough to resolve: {budget} panels are not enough",
-        "a function that is smooth but for some jumps, kinks and poles would be decided",
-    )
+    return resolve_to_a_floor(make, "density", budget)
 
 
-def _overlooked(law: Seen, pieces: Pieces, end: float, *, beyond: bool) -> tuple[np.ndarray, float]:
+def _overlooked(law: Seen, pieces: Pieces, end: float, measure: Measure, *, beyond: bool) -> tuple[np.ndarray, float]:
     """Frequencies, ascending, where the table lacks something, and the integral of its error as seen."""
     w, step, t = _place_evenly(pieces.centres, pieces.halves, max(_FEWEST, _POINTS // pieces.halves.size))
     table = (pieces.series @ legendre.legvander(t, pieces.series.shape[1] - 1).T).ravel()
@@ -217,9 +206,10 @@ def _overlooked(law: Seen, pieces: Pieces, end: float, *, beyond: bool) -> tuple
         low = np.append(first * 2.0 ** -np.arange(1.0, _OCTAVES + 1.0), above)
         outside, steps, _ = _place_evenly(1.5 * low, 0.5 * low, _POINTS_EACH)
         w, step, table = np.append(w, outside), np.append(step, steps), np.append(table, pieces(outside))
-    difference = np.abs(law(w) - table) * step
-    missed = difference > np.maximum(_OVERLOOKED, _RELATIVE * np.abs(table) * step)
-    return np.sort(w[missed]), float(np.sum(difference[w < end]))
+    weight = step * w**measure.moment
+    difference = np.abs(law(w) - table)
+    missed = difference * weight > np.maximum(_OVERLOOKED, _RELATIVE * np.abs(table) * weight)
+    return np.sort(w[missed]), float(np.sum((difference * weight)[w < end]))
 
 
 def _place_evenly(centres: np.ndarray, halves: np.ndarray, each: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -228,13 +218,13 @@ def _place_evenly(centres: np.ndarray, halves: np.ndarray, each: int) -> tuple[n
     return (centres[:, None] + halves[:, None] * t).ravel(), np.repeat(2.0 * halves / each, each), t
 
 
-def _check_nonnegative(pieces: Pieces, law: Seen) -> None:
+def _check_nonnegative(pieces: Pieces, law: Seen, measure: Measure) -> None:
     w, found = law.since()
     at = int(np.argmin(found))
     if found[at] >= -_NEGATIVE * float(np.max(np.abs(pieces.values))):
         return
-    frequency, density = float(w[at]), 0.5 * float(found[at]) / law.factor
-    weight = pieces.halves[:, None] * WEIGHTS
+    frequency, density = float(w[at]), float(found[at] / measure.ground(w[at])) / law.factor
+    weight = pieces.halves[:, None] * WEIGHTS * pieces.nodes**measure.moment
     raise NotPositiveDefiniteError(
         f"density is {density:.3g} at frequency {frequency:.6g}; expected no negative values",
         frequency=frequency,

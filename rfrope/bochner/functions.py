@@ -16,7 +16,7 @@ from rfrope.bochner import inversion, witnesses
 from rfrope.bochner.inversion import Negative, Spectrum
 from rfrope.bochner.piecewise import Function
 from rfrope.bochner.reading import NORMAL, Lags, check_even, check_values, find_scale, read_lags
-from rfrope.bochner.tabulated import Certificate, Separable, Tabulated, compare, tabulate
+from rfrope.bochner.tabulated import Certificate, Measure, Separable, Tabulated, compare, read_measure, tabulate
 from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import positive
@@ -38,6 +38,7 @@ _MULTIPLES = 256  # how many, of a lag where something unexpected stands
 def from_function(
     phi: Callable[[np.ndarray], Any] | Sequence[Callable[[np.ndarray], Any]],
     *,
+    ndim: int = 1,
     scale: float | None = None,
     tolerance: float = 1e-9,
 ) -> Kernel:
@@ -46,8 +47,11 @@ def from_function(
     Parameters
     ----------
     phi : callable, or sequence of callables
-        An even function that takes a NumPy array of lags (float64, one axis) and returns Phi elementwise, with
-        Phi(0) = 1. A sequence of functions gives their product over as many axes.
+        Takes a NumPy array of lags (float64, one axis) and returns Phi elementwise, with Phi(0) = 1. For ndim = 1 it
+        must be even; for more axes it takes the LENGTH of the lag, and the kernel is isotropic. A sequence of functions
+        of one lag gives their product over as many axes.
+    ndim : int
+        Number of position axes, 1 to 3. Leave it out for a sequence.
     scale : float, optional
         A lag, in units of position, near which phi has fallen half-way to its limit. Default: found. Lags are measured
         by it, so that phi(x) and phi(x / s) have the same outcome.
@@ -81,7 +85,7 @@ def from_function(
     states that phi is within ``sup_error`` of a positive definite function at the compared lags, which include all
     whole ones up to its ``whole_lags``. Quadratic forms on grids of phi itself are checked first.
 
-    phi is resolved as Legendre series on panels, whose Fourier integrals are exact.
+    phi is resolved as Legendre series on panels, whose Fourier integrals (for more axes, Hankel transforms) are exact.
     A function that is smooth except for a cusp at 0 comes out to about 1e-10. A kink at another lag makes the spectrum
     oscillate without end; it is cut after some 2000 periods, with an error of about 4e-5 near the kink. A phi that
     still oscillates after as many periods is multiplied by a wide gaussian. A positive limit becomes an atom at
@@ -95,12 +99,16 @@ def from_function(
     array([1.  , 0.75, 0.5 , 0.  ])
     >>> triangle.certificate.sup_error < 1e-4
     True
+    >>> from_function(lambda r: np.exp(-0.5 * (r / 8.0) ** 2), ndim=2).ndim
+    2
     """
     if isinstance(phi, list | tuple):
         if not phi:
             raise ValueError("phi is an empty sequence; expected a function, or one function for each axis")
+        if ndim not in (1, len(phi)):
+            raise ValueError(f"ndim is {show(ndim)} and phi has {len(phi)} functions; expected one for each axis")
         return Separable(tuple(from_function(f, scale=scale, tolerance=tolerance) for f in phi))
-    question = _read_question(phi, scale, tolerance, bounded=True)
+    question = _read_question(phi, ndim, scale, tolerance, bounded=True)
     spectrum, negative = _transform(question)
     _refuse_negative(question, spectrum, negative)
     kernel, doubt = _make(question, spectrum, negative, "from_function")
@@ -110,13 +118,14 @@ def from_function(
 
 
 def nearest(
-    phi: Callable[[np.ndarray], Any], *, scale: float | None = None, tolerance: float = 1e-9
+    phi: Callable[[np.ndarray], Any], *, ndim: int = 1, scale: float | None = None, tolerance: float = 1e-9
 ) -> tuple[Kernel, float]:
     """Return the positive definite kernel nearest to a function, in L2 of the density (which is L2 of Phi).
 
     Parameters
     ----------
     phi : callable
+    ndim : int
     scale : float, optional
     tolerance : float
         See `from_function`.
@@ -149,11 +158,11 @@ def nearest(
     >>> round(sup_error, 3)
     0.145
     """
-    question = _read_question(phi, scale, tolerance, bounded=False)
+    question = _read_question(phi, ndim, scale, tolerance, bounded=False)
     spectrum, negative = _transform(question)
     located = negative.mass > negative.limit
     if located:
-        spectrum = inversion.project(spectrum, 1.0 - max(question.lags.atom, 0.0))
+        spectrum = inversion.project(spectrum, question.measure, 1.0 - max(question.lags.atom, 0.0))
     kernel, doubt = _make(question, spectrum, negative, "nearest")
     is_kernel = question.witness is None or -question.witness.value <= negative.limit
     if located or (doubt is None and is_kernel):
@@ -169,6 +178,7 @@ class _Question:
     """A function, resolved and surveyed, and what is asked about it."""
 
     phi: Function
+    measure: Measure
     lags: Lags
     tolerance: float
     witness: Witness | None
@@ -179,19 +189,19 @@ class _Question:
         return max(_PROOF * self.tolerance, witnesses.FORM_ROUNDING, _FAINT * self.lags.noise)
 
 
-def _read_question(phi: Any, scale: Any, tolerance: Any, *, bounded: bool) -> _Question:
-    tolerance = arguments.positive("tolerance", tolerance)
+def _read_question(phi: Any, ndim: Any, scale: Any, tolerance: Any, *, bounded: bool) -> _Question:
+    measure, tolerance = read_measure(ndim), arguments.positive("tolerance", tolerance)
     scale = None if scale is None else positive("scale", scale)
-    values, unbounded = (check_values("phi", phi, bounded=bound) for bound in (bounded, False))
+    values, unbounded = (check_values("phi", phi, measure, bounded=bound) for bound in (bounded, False))
     at_zero = float(values(np.zeros(1))[0])
     if abs(at_zero - 1.0) > NORMAL:
         raise ValueError(f"phi(0) is {show(at_zero)}; expected 1: divide phi by phi(0)")
-    check_even("phi", unbounded, scale or 1.0)
+    check_even("phi", unbounded, measure, scale or 1.0)
     scale = find_scale(values, scale)
-    check_even("phi", unbounded, scale)
+    check_even("phi", unbounded, measure, scale)
     grids = witnesses.sample_on_grids(values, scale)
     try:
-        lags = read_lags(values, scale)
+        lags = read_lags(values, measure, scale)
     except UndecidedError:
         witness = witnesses.search(grids, _ROUGH)
         if witness is None or not bounded:
@@ -199,13 +209,13 @@ def _read_question(phi: Any, scale: Any, tolerance: Any, *, bounded: bool) -> _Q
         raise _refusal(tolerance, witness) from None
     whole = grids[-1][1]
     overlooked = lags.find_overlooked(whole)
-    question = _Question(values, lags, tolerance, None)
+    question = _Question(values, measure, lags, tolerance, None)
     if overlooked.size:  # points that lie multiples of the largest such value's lag apart may be a witness
         lag = float(overlooked[np.argmax(np.abs(whole[overlooked.astype(int)]))])
         grids = [(lag, values(lag * np.arange(_MULTIPLES))), *grids]
     witness = witnesses.search(grids, question.level)
     if overlooked.size:
-        lags = read_lags(values, scale, overlooked)
+        lags = read_lags(values, measure, scale, overlooked)
     return dataclasses.replace(question, lags=lags, witness=witness)
 
 
@@ -215,21 +225,22 @@ def _read_question(phi: Any, scale: Any, tolerance: Any, *, bounded: bool) -> _Q
 def _transform(question: _Question) -> tuple[Spectrum, Negative]:
     """Return the spectrum of a function, and what is negative in it."""
     try:
-        spectrum = inversion.transform(question.lags)
+        spectrum = inversion.transform(question.lags, question.measure)
     except UndecidedError:
         if question.witness is not None and -question.witness.value > question.tolerance:
             raise _refusal(question.tolerance, question.witness) from None
         raise
     limit = max(question.tolerance, _FAINT * spectrum.noise)
-    return spectrum, inversion.measure_negative(spectrum, question.lags.atom, limit)
+    return spectrum, inversion.measure_negative(spectrum, question.measure, question.lags.atom, limit)
 
 
 def _refuse_negative(question: _Question, spectrum: Spectrum, negative: Negative) -> None:
     """Refuse what is negative by the spectrum, by a quadratic form, or by both."""
     witness, located = question.witness, negative.mass > negative.limit
     if located and witness is None:
-        extents = inversion.find_extents(spectrum)
-        witness = witnesses.search_stretch(question.phi, negative.stretch, extents, question.level)
+        extents = inversion.find_extents(spectrum, question.measure)
+        ndim, stretch = question.measure.ndim, negative.stretch
+        witness = witnesses.search_stretch(question.phi, ndim, stretch, extents, question.level)
     if witness is not None and (located or -witness.value > negative.limit):
         raise _refusal(negative.limit, witness, negative if located else None)
     if located:
@@ -270,7 +281,7 @@ def _make(
         math.inf, 0.0, 0.0, 0, mass, max(negative.mass, 0.0), atom, spectrum.start, spectrum.exponent,
         spectrum.tail_mass, unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=negative.limit,
     )  # fmt: skip
-    kernel = tabulate(spectrum.pieces, atom, origin, certificate)
+    kernel = tabulate(spectrum.pieces, question.measure, atom, origin, certificate)
     x = _lags_to_compare(lags)
     values = question.phi(x)
     kernel, error = compare(kernel, values, x, whole=_WHOLE)

@@ -1,25 +1,28 @@
-"""From a function of the lag to its spectral law, by adaptive Fourier quadrature.
+"""From a function of the lag to its spectral law, by adaptive Fourier and Hankel quadrature.
 
-`reading.read_lags` resolves phi as Legendre series on panels, and `transform` turns these into the density of the
-magnitude of the frequency, ``(2/pi) int phi(x) cos(w x) dx``.
+`reading.read_lags` resolves phi as Legendre series on panels, and `transform` turns these into the radial law. In k
+axes the law of the length rho of omega is stored as ``q(rho)``: its density p for k = 1 and ``p / rho`` above. With
+``s(w) = (2/pi) int r phi(r) sin(w r) dr`` it is ``q = s`` for k = 3, and for k = 2 the Abel transform of s, because a
+kernel's density in two axes is the marginal of the one in three. These are the Hankel transforms.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.polynomial import legendre
 
-from rfrope.bochner.piecewise import WEIGHTS, Function, Pieces, Unresolved, build
-from rfrope.bochner.reading import Lags, count_starting_panels
+from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved, abel, build
+from rfrope.bochner.reading import Lags, count_starting_panels, cut_smoothly
+from rfrope.bochner.tabulated import Measure
 from rfrope.bochner.witnesses import UndecidedError
 
 _CLOSE = np.cos(math.pi * np.arange(65) / 64.0)  # where panels are looked at for the lowest density, ends included
 _SEVERAL = 8  # points with which a stretch is integrated
-PANELS = 3000  # that a spectrum may have
 _REACH = 60  # octaves to the largest and the least frequency at most; noise and the budget end before
 _PHASE = 16.0  # lag times width of a panel of the spectrum
 _MOST_STARTS = 400  # panels with which an octave is begun
@@ -40,11 +43,11 @@ _ALIKE = 1e-2  # part by which the exponents of two stretches may differ by roun
 
 @dataclass(frozen=True)
 class Spectrum:
-    """A law of magnitudes, not yet normalised and possibly negative, with a power-law tail beyond the computed part."""
+    """A radial law, not yet normalised and possibly negative, with a power-law tail beyond the computed part."""
 
-    pieces: Pieces  # the density of the magnitude
+    pieces: Pieces  # q, see the module
     start: float  # frequency from which the tail holds
-    # (inf, 0) where there is no tail
+    # those of the density of the radius; (inf, 0) where there is no tail
     exponent: float
     tail_mass: float
     total: float  # the mass below and that of the tail as fitted, before the total is made to be right
@@ -57,19 +60,41 @@ class Spectrum:
         return self.pieces.until(self.start)
 
 
-def transform(lags: Lags) -> Spectrum:
-    """Return the law of a resolved kernel function: its Fourier transform."""
+def transform(lags: Lags, measure: Measure) -> Spectrum:
+    """Return the radial law of a resolved kernel function: its Fourier transform, or its Hankel transform."""
+    parts = [(low, part, measure.radial(part.pieces)) for low, part in cut_smoothly(lags, measure)]
+    lows = np.array([low for low, _, _ in parts[1:]])
+
+    def evaluate(w: np.ndarray, on_part: Callable[[Lags, Pieces, np.ndarray], np.ndarray]) -> np.ndarray:
+        found, chosen = np.empty(w.shape), np.searchsorted(lows, w, side="right")
+        for i in np.unique(chosen):
+            _, part, moments = parts[i]
+            found[chosen == i] = 2.0 / math.pi * on_part(part, moments, w[chosen == i])
+        return found
 
     def law(w: np.ndarray) -> np.ndarray:
-        return 2.0 / math.pi * lags.pieces.fourier(w, tails=True)
+        return evaluate(w, lambda _, moments, w: measure.transform(moments, w))
+
+    def part_noise(part: Lags, _: Pieces, w: np.ndarray) -> np.ndarray:
+        widths = np.minimum(2.0 * part.pieces.halves, 2.0 / w[:, None])
+        return 4.0 * np.sqrt(np.sum((part.pieces.centres**measure.moment * part.errors * widths) ** 2, axis=1))
 
     def noise(w: np.ndarray) -> np.ndarray:
-        widths = np.minimum(2.0 * lags.pieces.halves, 2.0 / w[:, None])
-        return 8.0 / math.pi * np.sqrt(np.sum((lags.errors * widths) ** 2, axis=1))
+        return evaluate(w, part_noise)
 
     noisy = np.max(lags.errors * np.minimum(1.0, 2.0 * lags.pieces.halves)) > _NOISY
-    spectrum = continue_tail(resolve_octaves(law, noise, lags), noise, 1.0 - lags.atom, _TRUSTED[int(noisy)])
-    pieces = Pieces(spectrum.pieces.edges / lags.scale, spectrum.pieces.series * lags.scale)
+    whole = resolve_octaves(law, noise, measure, lags)
+    spectrum = continue_tail(whole, noise, measure, 1.0 - lags.atom, _TRUSTED[int(noisy)])
+    if measure.ndim == 2:
+        inner = spectrum.pieces
+
+        def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
+            return np.maximum(noise(centre), _FLOOR / (half * centre))
+
+        found = _build(lambda w: abel(inner, w), inner.edges, level, 8 * measure.panels)
+        # a margin: Abel's transform adds up what is missing along a line; no law was seen to need it
+        spectrum = dataclasses.replace(spectrum, pieces=found, noise=4.0 * spectrum.noise)
+    pieces = Pieces(spectrum.pieces.edges / lags.scale, spectrum.pieces.series * lags.scale ** (1 + measure.moment))
     return dataclasses.replace(spectrum, pieces=pieces, start=spectrum.start / lags.scale)
 
 
@@ -94,14 +119,26 @@ def _count_smeared(lags: Lags, w: float) -> int:
     return min(math.ceil(w * lags.taper / _SMEARED), _MOST_STARTS) if oscillates else 1
 
 
-def continue_tail(whole: Pieces, noise: Function, expected: float, trusted: tuple[float, ...] = (1.0,)) -> Spectrum:
+def _build(function: Function, edges: np.ndarray, level: Level, budget: int, *, at_ends: bool = False) -> Pieces:
+    try:
+        return build(function, edges, level, tolerance=1e-13, budget=budget, at_ends=at_ends)
+    except Unresolved:
+        raise UndecidedError(
+            f"the spectrum is too rough to resolve: {budget} panels are not enough",
+            "a function that is smooth but for some kinks and comes to its limit sooner would be decided",
+        ) from None
+
+
+def continue_tail(
+    whole: Pieces, noise: Function, measure: Measure, expected: float, trusted: tuple[float, ...] = (1.0,)
+) -> Spectrum:
     """Cut a spectrum where noise dominates, and continue it by a power law.
 
     `expected` is the whole mass, if it is known, else 0; `trusted` the signals over noise up to which the spectrum is
     believed, first where it falls steeply.
     """
     for signal in trusted:
-        found = _fit_tail(_cut(whole, noise, signal), noise, expected)
+        found = _fit_tail(_cut(whole, noise, signal), noise, measure, expected)
         if found.exponent >= _STEEP:
             break
     if not found.tail_mass > 0.0:
@@ -109,7 +146,7 @@ def continue_tail(whole: Pieces, noise: Function, expected: float, trusted: tupl
     amplitude = found.tail_mass * (found.exponent - 1.0) / found.start
     octaves = min(max(1, math.ceil(60.0 / (found.exponent - 1.0))), int(math.log2(_END / found.start)))
     tail = build(
-        lambda w: amplitude * (w / found.start) ** -found.exponent,
+        lambda w: amplitude * (w / found.start) ** -found.exponent / w**measure.moment,
         found.start * 2.0 ** np.arange(octaves + 1.0),
         lambda centre, _: np.full_like(centre, 1e-290),
         tolerance=1e-12,
@@ -118,14 +155,14 @@ def continue_tail(whole: Pieces, noise: Function, expected: float, trusted: tupl
     return dataclasses.replace(found, pieces=found.pieces.followed_by(tail))
 
 
-def resolve_octaves(law: Function, noise: Function, lags: Lags) -> Pieces:
+def resolve_octaves(law: Function, noise: Function, measure: Measure, lags: Lags) -> Pieces:
     """Resolve a spectrum octave by octave until noise dominates.
 
     Every octave starts with as many panels as the lags could require, and ends of panels are looked at, too.
     """
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-        return np.maximum(3.0 * noise(centre), _FLOOR / half)
+        return np.maximum(3.0 * noise(centre), _FLOOR / (half * centre**measure.moment))
 
     # down to where only negligible mass can hide: phi vanishes at lags of its inverse
     last = int(np.max(np.nonzero(np.max(np.abs(lags.pieces.values), axis=1) > _HIDDEN)[0], initial=0))
@@ -134,28 +171,22 @@ def resolve_octaves(law: Function, noise: Function, lags: Lags) -> Pieces:
     counts = [max(_count_starts(lags, low), _count_smeared(lags, low)) for low in lows]
     inner = [low * np.linspace(1.0, 2.0, count + 1) for low, count in zip(lows, counts, strict=True)]
     edges = np.unique(np.concatenate([np.array([0.0, 1.0]), *inner]))
-    try:
-        found = build(law, edges, level, tolerance=1e-13, budget=PANELS, at_ends=True)
-    except Unresolved:
-        raise UndecidedError(
-            f"the spectrum is too rough to resolve: {PANELS} panels are not enough",
-            "a function that is smooth but for some kinks and comes to its limit sooner would be decided",
-        ) from None
-    part, mass = found, found.mass
+    found = _build(law, edges, level, measure.panels, at_ends=True)
+    part, mass = found, measure.radial(found).mass
     for _ in range(_REACH):
         start = float(found.edges[-1])
         more = _count_starts(lags, start)
         most = max(count_starting_panels(part), more, _count_smeared(lags, start))
         edges = start * np.linspace(1.0, 2.0, most + 1)
-        left = PANELS - found.halves.size
+        left = measure.panels - found.halves.size
         try:
             part = build(law, edges, level, tolerance=1e-13, budget=left, at_ends=True)
         except Unresolved:
             break
         found = found.followed_by(part)
-        mass += part.mass
+        mass += measure.radial(part).mass
         strongest = np.max(np.abs(part.values))
-        faint = strongest <= 3.0 * noise(edges[-1:])[0] or strongest * edges[-1] < 1e-25
+        faint = strongest <= 3.0 * noise(edges[-1:])[0] or strongest * edges[-1] ** (1 + measure.moment) < 1e-25
         if faint and not more and mass >= (1.0 - 1e-6) * (1.0 - lags.atom):  # a law may have gaps
             break
     return found
@@ -176,17 +207,17 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     return found.until(float(found.edges[panel + 1] if at_end else nodes[last]))
 
 
-def _fit_tail(law: Pieces, noise: Function, expected: float) -> Spectrum:
+def _fit_tail(known: Pieces, noise: Function, measure: Measure, expected: float) -> Spectrum:
     """Known part of a law, with the power law that continues it.
 
     A smooth law is continued with its value and slope at the end, one that oscillates by the masses of its last two
     octaves. Where the mass that is missing contradicts the fit, as it does for steep laws, it takes its place.
     """
-    end = float(law.edges[-1])
+    law, end = measure.radial(known), float(known.edges[-1])
     missing = expected - law.mass
-    error = float(np.sum(noise(law.centres) * 2.0 * law.halves))
+    error = float(np.sum(noise(known.centres) * 2.0 * known.halves * known.centres**measure.moment))
     smooth = bool(np.all(np.diff(law(end * 2.0 ** (np.arange(-8.0, 1.0) / 32.0))) < 0.0))
-    nothing = Spectrum(law, end, math.inf, 0.0, expected - missing, noise=error)
+    nothing = Spectrum(known, end, math.inf, 0.0, expected - missing, noise=error)
     above, step = law.integral_above(), 2.0**0.125 if smooth else 2.0
     above_inner, outer = above(np.array([end / step**2, end / step])).tolist()
     inner = above_inner - outer
@@ -211,7 +242,7 @@ def _fit_tail(law: Pieces, noise: Function, expected: float) -> Spectrum:
     last = end * 2.0 ** (-np.arange(1000.0) / 4000.0)
     tail = mass * (exponent - 1.0) / end * (last / end) ** -exponent
     ripple = mass * float(np.mean(np.abs(law(last) - tail)) / np.mean(tail))
-    return Spectrum(law, end, exponent, mass, expected - missing + fitted, ripple, error)
+    return Spectrum(known, end, exponent, mass, expected - missing + fitted, ripple, error)
 
 
 @dataclass(frozen=True)
@@ -228,26 +259,28 @@ class Negative:
     where: str  # words for frequency and density
 
 
-def measure_negative(spectrum: Spectrum, atom: float, limit: float) -> Negative:
+def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: float) -> Negative:
     """Return the negative part of the computed spectrum, without the tail, and of the atom at frequency 0.
 
     It is evaluated at the nodes of the panels, and on a grid around the lowest density, to see between nodes.
     """
     known = spectrum.known
     nodes = known.nodes
-    masses = known.halves[:, None] * WEIGHTS * np.maximum(-known.values, 0.0)
-    heights = (known.series @ legendre.legvander(_CLOSE, known.series.shape[1] - 1).T) / 2.0
+    masses = known.halves[:, None] * WEIGHTS * np.maximum(-known.values * nodes**measure.moment, 0.0)
+    near = known.centres[:, None] + known.halves[:, None] * _CLOSE
+    near = np.maximum(near, 1e-6 * known.edges[1:, None] * measure.rise)
+    heights = (known.series @ legendre.legvander(_CLOSE, known.series.shape[1] - 1).T) / measure.ground(near)
     panel = int(np.argmin(np.min(heights, axis=1)))
     low, high = known.edges[max(panel - 1, 0)], known.edges[min(panel + 2, known.edges.size - 1)]
     others, grid = np.where((nodes > low) & (nodes < high), 0.0, masses), None
     for _ in range(5):
-        w = np.linspace(low, high, 1001)
+        w = np.maximum(np.linspace(low, high, 1001), 1e-6 * high * measure.rise)
         q = known(w)
         if grid is None and np.count_nonzero(q < 0.0) >= _SEVERAL:
             steps = np.gradient(w)
             steps[[0, -1]] *= 0.5
-            grid = w, steps * np.maximum(-q, 0.0)
-        refined = q / 2.0
+            grid = w, steps * np.maximum(-q * w**measure.moment, 0.0)
+        refined = q / measure.ground(w)
         at = int(np.argmin(refined))
         low, high = w[max(at - _SEVERAL, 0)], w[min(at + _SEVERAL, w.size - 1)]  # more than all that is negative
     found = [(nodes.ravel(), masses.ravel())] if grid is None else [(nodes.ravel(), others.ravel()), grid]
@@ -265,15 +298,15 @@ def measure_negative(spectrum: Spectrum, atom: float, limit: float) -> Negative:
     return Negative(mass, limit, frequency, density, stretch, where)
 
 
-def find_extents(spectrum: Spectrum) -> tuple[float, ...]:
+def find_extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:
     """Return lengths of omega below which 90 %, 99 %, ... of the mass lie."""
-    pieces = spectrum.pieces
+    pieces = measure.radial(spectrum.pieces)
     masses = np.cumsum(np.abs(pieces.masses))
     shares = 1.0 - 10.0 ** -np.array([1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 9.0])
     return tuple(np.unique(pieces.edges[1 + np.searchsorted(masses, shares * masses[-1])]).tolist())
 
 
-def project(spectrum: Spectrum, mass: float) -> Spectrum:
+def project(spectrum: Spectrum, measure: Measure, mass: float) -> Spectrum:
     """Return the nonnegative law of a given mass whose density is nearest in L2.
 
     By the Karush-Kuhn-Tucker conditions it is ``max(f - level, 0)``, with the level that makes the mass right. Clipping
@@ -282,28 +315,29 @@ def project(spectrum: Spectrum, mass: float) -> Spectrum:
     from scipy.optimize import brentq
 
     known = spectrum.known
-    weights = known.halves[:, None] * WEIGHTS
+    ground = measure.ground(known.nodes)
+    weights = known.halves[:, None] * WEIGHTS * known.nodes**measure.moment
 
     def excess(level: float) -> float:
-        return float(np.sum(weights * np.maximum(known.values - 2.0 * level, 0.0))) - mass
+        return float(np.sum(weights * np.maximum(known.values - level * ground, 0.0))) - mass
 
     def clipped(level: float) -> Pieces:
         return build(
-            lambda w: np.maximum(known(w) - 2.0 * level, 0.0),
+            lambda w: np.maximum(known(w) - level * measure.ground(w), 0.0),
             known.edges,
-            lambda centre, half: 1e-11 * mass / half,
+            lambda centre, half: 1e-11 * mass / (half * centre**measure.moment),
             tolerance=1e-12,
             budget=10**5,
         )
 
     def exact_excess(level: float) -> float:
-        return clipped(level).mass - mass
+        return measure.radial(clipped(level)).mass - mass
 
-    top = float(np.max(known.values / 2.0))
+    top = float(np.max(known.values / ground))
     level = 0.0
     if excess(0.0) > 0.0:  # first by the nodes as they are, then with the kinks resolved
         level = brentq(excess, 0.0, top, xtol=1e-12 * top)
-        above = np.nonzero(np.any(known.values > level, axis=1))[0]
+        above = np.nonzero(np.any(known.values > 0.5 * level * ground, axis=1))[0]
         known = known.until(float(known.edges[int(above[-1]) + 1]))
         low, high = 0.9 * level, min(1.1 * level, top)
         if exact_excess(low) > 0.0 > exact_excess(high):

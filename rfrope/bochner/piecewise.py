@@ -32,6 +32,7 @@ _MILLER = 36  # steps above the highest order from which the downward recurrence
 _EXACT_BELOW = 64.0  # phases up to which a rounded product of lag and frequency is exact enough
 _NOTHING = 1e-19  # part of the mass of all panels
 _TINY = 1e-6  # angles equal to their sine, to rounding
+_APART = 0.75  # widths of a panel from which on Gauss nodes resolve a pole
 
 Function = Callable[[np.ndarray], np.ndarray]
 Level = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -132,6 +133,16 @@ class Pieces(Sealed):
         both = [np.pad(series, ((0, 0), (0, order - series.shape[1]))) for series in (self.series, other.series)]
         return Pieces(np.append(self.edges, other.edges[1:]), np.concatenate(both))
 
+    def times_argument(self) -> Pieces:
+        """Return the function times x, exactly, with one more coefficient."""
+        n = np.arange(self.series.shape[1])  # x P_n = ((n + 1) P_(n+1) + n P_(n-1)) / (2n + 1)
+        scaled = self.halves[:, None] * self.series / (2 * n + 1)
+        wide = np.zeros((self.halves.size, n.size + 1))
+        wide[:, :-1] = self.centres[:, None] * self.series
+        wide[:, 1:] += (n + 1) * scaled
+        wide[:, : n.size - 1] += (n * scaled)[:, 1:]
+        return Pieces(self.edges, wide)
+
     def integral_above(self) -> Pieces:
         """Return ``x -> int_x^end``, exactly, with one more coefficient."""
         wide = -self.halves[:, None] * legendre.legint(self.series, axis=1)
@@ -139,25 +150,26 @@ class Pieces(Sealed):
         wide[:, 0] += above - wide.sum(axis=1)  # a Legendre series is the sum of its coefficients at the right edge
         return Pieces(self.edges, wide)
 
-    def fourier(self, x: np.ndarray, *, tails: bool = False) -> np.ndarray:
-        """Return ``int f(w) cos(w x) dw``, exact for the series.
+    def fourier(self, x: np.ndarray, *, sine: bool = False, tails: bool = False) -> np.ndarray:
+        """Return ``int f(w) cos(w x) dw``, or with the sine, exact for the series.
 
         With `tails`, accurate even where panels cancel almost entirely.
         """
         flat = np.ravel(np.asarray(x, dtype=np.float64))
         step = max(1, _CELLS // max(ORDER, max((c.size for _, c, _ in self._groups), default=1)))
-        parts = [self._fourier_batch(flat[i : i + step], tails) for i in range(0, flat.size, step)]
+        parts = [self._fourier_batch(flat[i : i + step], sine, tails) for i in range(0, flat.size, step)]
         return np.concatenate(parts or [flat]).reshape(np.shape(x))
 
-    def _fourier_batch(self, x: np.ndarray, tails: bool) -> np.ndarray:
+    def _fourier_batch(self, x: np.ndarray, sine: bool, tails: bool) -> np.ndarray:
         """Panels of one width share their Bessel functions, and differ by a phase alone."""
         total = np.zeros_like(x)
         for half, centres, series in self._groups if tails else self._heavy_groups:
             sign = (-1.0) ** (np.arange(series.shape[1]) // 2)
             bessel = spherical_bessel(series.shape[1], half * x) * sign
             cos, sin = _cos_sin_of_products(x, centres, tails)
-            total += 2.0 * half * np.sum(bessel[:, ::2] * (cos @ series[:, ::2]), axis=1)
-            total -= 2.0 * half * np.sum(bessel[:, 1::2] * (sin @ series[:, 1::2]), axis=1)
+            even, odd = (sin, cos) if sine else (cos, -sin)
+            total += 2.0 * half * np.sum(bessel[:, ::2] * (even @ series[:, ::2]), axis=1)
+            total += 2.0 * half * np.sum(bessel[:, 1::2] * (odd @ series[:, 1::2]), axis=1)
         return total
 
     @cached_property
@@ -227,6 +239,37 @@ def refine(edges: np.ndarray, judge: Callable[[np.ndarray, np.ndarray], Judgemen
     starts, ends, series = (np.concatenate(parts) for parts in zip(*done, strict=True))
     order = np.argsort(starts)
     return Pieces(np.append(starts[order], ends[order][-1]), series[order])
+
+
+def abel(pieces: Pieces, w: np.ndarray) -> np.ndarray:
+    """Return ``int_0^inf f(w cosh s) ds = int_w^inf f(v) / sqrt(v^2 - w^2) dv`` for w > 0.
+
+    With Gauss nodes in v on panels well above w. In s the integrand is smooth on the others, as they at most double
+    their argument; the first panel is halved towards 0.
+    """
+    first = pieces.edges[1] * 2.0 ** -np.arange(1.0, 61.0)[::-1] if pieces.edges[0] == 0.0 else np.empty(0)
+    edges = np.concatenate([pieces.edges[:1], first, pieces.edges[1:]])
+    series = np.concatenate([np.repeat(pieces.series[:1], first.size, axis=0), pieces.series])
+    panel = np.concatenate([np.zeros(first.size, dtype=int), np.arange(pieces.halves.size)])
+    lows, highs = edges[:-1], edges[1:]
+    nodes = 0.5 * ((lows + highs)[:, None] + (highs - lows)[:, None] * NODES)
+    shares = 0.5 * (highs - lows)[:, None] * WEIGHTS * pieces(nodes)
+    total = np.zeros(w.shape)
+    for j in range(len(series)):
+        if not series[j].any():
+            continue
+        far = w < lows[j] - _APART * (highs[j] - lows[j])
+        total[far] += 1.0 / np.sqrt(nodes[j] ** 2 - w[far, None] ** 2) @ shares[j]
+        (below,) = np.nonzero((w < highs[j]) & ~far)
+        if not below.size:
+            continue
+        v = w[below, None]
+        s_low = np.arccosh(np.maximum(lows[j] / v, 1.0))
+        half = 0.5 * (np.arccosh(highs[j] / v) - s_low)
+        s = s_low + half * (1.0 + NODES)
+        t = (v * np.cosh(s) - pieces.centres[panel[j]]) / pieces.halves[panel[j]]
+        total[below] += (half * legendre.legval(t, series[j])) @ WEIGHTS
+    return total
 
 
 def _cos_sin_of_products(x: np.ndarray, m: np.ndarray, exact: bool) -> tuple[np.ndarray, np.ndarray]:

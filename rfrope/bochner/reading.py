@@ -5,6 +5,7 @@ That is, as Legendre series on panels, octave by octave, with scale, limit and e
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.bochner.piecewise import ORDER, Function, Pieces, Unresolved, build
+from rfrope.bochner.tabulated import Measure
 from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
 
 NORMAL = 1e-9  # by how much Phi(0) may differ from 1
@@ -22,6 +24,11 @@ _PROBES = 8  # lags in each of them
 _REACH = 60  # octaves from there to the largest lag, and to the largest frequency that is computed
 _TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # for phi on a panel: rounded, noisy, and single-precision functions
 _ROUNDING = 1.5e-15  # error of phi and its transform, relative to the largest value on a panel
+_FLAT = 16  # power of the lag in the exponent of a window that is 1 to rounding up to a tenth of its width
+_END = 1.5  # widths from which on it is 0 to rounding: a binary fraction, as widths of panels have exact phases then
+_SMOOTH = 2.0**-6  # part of the width of a window that panels have where it falls, and farther out
+_WINDOWED = 2.0**11  # frequency times width of a window, from which on what it cuts off has no spectrum but rounding
+_WINDOWS = 2.0 ** np.arange(8.0, _REACH, 4.0)  # their widths
 _LAG_PANELS = 12000
 _FINE_PANELS = 1e-15  # size of the upper coefficients of panels that could be wider
 _CUT_OFF = 1e-15  # rest of phi, or r phi, at the end of a taper
@@ -33,10 +40,12 @@ _WHOLE = 2048  # whole lags at which a kink is looked for
 _KINK = 0.375  # part that remains of a second difference over half the distance: half at a kink, else a quarter
 
 
-def check_values(name: str, function: Any, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
+def check_values(name: str, function: Any, measure: Measure, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
     """Return the user's function with its values checked at every call."""
     if not callable(function):
         raise TypeError(f"{name} is {show(function)}; expected a function of an array")
+    of_length = f": with ndim={measure.ndim} it is a function of the length r of a vector"
+    of_length += " (a list of functions of one argument each makes a product over the axes)"
 
     def values(x: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
@@ -52,6 +61,7 @@ def check_values(name: str, function: Any, *, bounded: bool) -> Callable[[np.nda
         if found.shape != x.shape:
             raise ValueError(
                 f"{name} returned shape {found.shape} for arguments of shape {x.shape}; expected the same shape"
+                + (of_length if measure.ndim > 1 else "")
             )
         found = found.astype(np.float64)  # a copy, as the function may change its array later
         if not np.all(np.isfinite(found)) and not (bounded and np.all(~np.isnan(found))):
@@ -82,7 +92,9 @@ def _refuse_beyond_1(x: np.ndarray, found: np.ndarray) -> NotPositiveDefiniteErr
     )
 
 
-def check_even(name: str, values: Function, scale: float, ends: tuple[float, float] = (0.0, math.inf)) -> np.ndarray:
+def check_even(
+    name: str, values: Function, measure: Measure, scale: float, ends: tuple[float, float] = (0.0, math.inf)
+) -> np.ndarray:
     """Refuse a function of x that is not even between two ends, and return the points of the check.
 
     Functions of a length have no other side, and are not checked.
@@ -91,7 +103,7 @@ def check_even(name: str, values: Function, scale: float, ends: tuple[float, flo
     near = np.array([0.07, 0.31, 0.83, 1.37, 2.9, 11.0])  # first: what is not even may be no number farther out
     far = np.concatenate([np.geomspace(1e-6, 1e6, 4096), np.linspace(0.0, 32.0, 4097)[1:]])
     far = far * 1.0000001  # round numbers are where functions have their ends
-    for x in (scale * near, scale * far):
+    for x in (scale * near, scale * far) if measure.ndim == 1 else ():
         x = x[(x > ends[0]) & (x < ends[1])]
         if not x.size:
             continue
@@ -135,12 +147,13 @@ class Lags:
         return x[np.abs(whole - expected) > max(_OVERLOOKED, 100.0 * self.noise)]
 
 
-def read_lags(phi: Function, scale: float, overlooked: np.ndarray | None = None) -> Lags:
+def read_lags(phi: Function, measure: Measure, scale: float, overlooked: np.ndarray | None = None) -> Lags:
     """Find the limit and the reach of phi, and resolve it.
 
     Parameters
     ----------
     phi : callable
+    measure : Measure
     scale : float
         See `find_scale`.
     overlooked : ndarray, optional
@@ -159,7 +172,7 @@ def read_lags(phi: Function, scale: float, overlooked: np.ndarray | None = None)
     sampled = scaled((2.0 ** octaves[:, None] * (1.0 + _FRACTIONS)).ravel()).reshape(octaves.size, -1)
     atom = _find_limit(sampled, scale)
     sizes = np.max(np.abs(sampled - atom), axis=1)
-    matter = sizes > np.maximum(1e-17 * 2.0 ** (-1.0 * octaves), 1e-15 * abs(atom))
+    matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(measure.ndim) * octaves), 1e-15 * abs(atom))
     wanted = int(np.max(np.nonzero(matter)[0], initial=-1)) + 1
     # whole lags at which the slope jumps, as that of a table does: an edge there saves many panels
     whole = np.arange(1.0, _WHOLE + 1.0) if scale > 1.0 else np.empty(0)
@@ -174,7 +187,7 @@ def read_lags(phi: Function, scale: float, overlooked: np.ndarray | None = None)
         wanted = min(max(wanted, math.ceil(math.log2(float(seen[-1])))), _REACH)
     needed = min(wanted, _REACH)
     for tolerance in _TOLERANCES:
-        pieces, reached = _resolve(lambda x: scaled(x) - atom, needed, tolerance, seen)
+        pieces, reached = _resolve(lambda x: scaled(x) - atom, needed, measure, tolerance, seen)
         if reached == needed or (reached >= 4 and sizes[reached] < 0.5):
             break
     else:
@@ -184,9 +197,9 @@ def read_lags(phi: Function, scale: float, overlooked: np.ndarray | None = None)
         )
     reach, taper = 2.0**reached, math.inf
     if reached < wanted:
-        left = sizes[min(reached, _REACH)]
+        left = sizes[min(reached, _REACH)] * reach**measure.moment
         taper = reach / math.sqrt(2.0 * math.log(max(left, 1e-6) / _CUT_OFF))  # what is cut off is then rounding
-        pieces = _taper(pieces, taper)
+        pieces = _taper(pieces, taper, 2)
     rough = np.max(np.abs(pieces.series[:, -2:]), axis=1)
     errors = rough + _ROUNDING * (np.max(np.abs(pieces.values), axis=1) + abs(atom))
     return Lags(pieces, scale, atom, errors, taper)
@@ -217,13 +230,34 @@ def find_scale(phi: Function, hint: float | None) -> float:
     return float(high)
 
 
-def _taper(pieces: Pieces, width: float) -> Pieces:
-    """Multiply by a gaussian, on panels that resolve it."""
-    parts = 2 ** np.ceil(np.log2(np.maximum(1.0, 4.0 * pieces.halves / width))).astype(int)  # they stay dyadic
+def cut_smoothly(lags: Lags, measure: Measure) -> list[tuple[float, Lags]]:
+    """Return phi cut off by ever narrower windows, each with the frequency from which on it has the spectrum of phi.
+
+    Where panels are as wide as that, phi has no detail, and all that they add to the spectrum at such frequencies is
+    their rounding, which is large where r phi decays slowly.
+    """
+    pieces, found = lags.pieces, [(0.0, lags)]
+    ends = pieces.edges[1:]
+    for width in _WINDOWS[ends[-1] >= 2.0 * _WINDOWS][::-1].tolist() if measure.moment else []:
+        if np.min(pieces.halves[ends > 0.1 * width]) < _SMOOTH * width:
+            break
+        part = _taper(pieces.until(_END * width), width, _FLAT)
+        errors = lags.errors[np.searchsorted(ends, part.centres)] * _window(part.edges[:-1], width, _FLAT)
+        found.append((_WINDOWED / width, dataclasses.replace(lags, pieces=part, errors=errors)))
+    return found
+
+
+def _window(x: np.ndarray, width: float, power: int) -> np.ndarray:
+    return np.asarray(np.exp(-0.5 * (x / width) ** power))
+
+
+def _taper(pieces: Pieces, width: float, power: int) -> Pieces:
+    """Multiply by a window (a gaussian if `power` is 2), on panels that resolve it."""
+    parts = 2 ** np.ceil(np.log2(np.maximum(1.0, 2.0 * power * pieces.halves / width))).astype(int)  # they stay dyadic
     ends = zip(pieces.edges[:-1], pieces.edges[1:], parts.tolist(), strict=True)
     edges = [np.linspace(low, high, n, endpoint=False) for low, high, n in ends]
     return build(
-        lambda x: pieces(x) * np.exp(-0.5 * (x / width) ** 2),
+        lambda x: pieces(x) * _window(x, width, power),
         np.append(np.concatenate(edges), pieces.edges[-1]),
         lambda centre, _: np.full_like(centre, np.inf),
         tolerance=1.0,
@@ -247,11 +281,11 @@ def _find_limit(sampled: np.ndarray, scale: float) -> float:
     return float(np.mean(sampled[-20:]))
 
 
-def _resolve(phi: Function, octaves: int, tolerance: float, seen: np.ndarray) -> tuple[Pieces, int]:
+def _resolve(phi: Function, octaves: int, measure: Measure, tolerance: float, seen: np.ndarray) -> tuple[Pieces, int]:
     """Panels up to ``2^octaves``, or as many octaves as the budget allows."""
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-        return np.full_like(centre, tolerance)
+        return tolerance * np.minimum(1.0, 1.0 / centre) ** measure.moment
 
     found: Pieces | None = None
     left = _LAG_PANELS

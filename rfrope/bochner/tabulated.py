@@ -1,7 +1,8 @@
-"""Kernels stored as a table of their spectral law, and their certificates."""
+"""Kernels stored as a table of their spectral law, in one, two or three axes, and their certificates."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -14,9 +15,11 @@ import numpy as np
 from numpy.polynomial import legendre
 
 from rfrope._core import array, quantiles
+from rfrope._core.arguments import MOST, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
-from rfrope.bochner.piecewise import Pieces
+from rfrope.bochner.piecewise import Pieces, Unresolved, abel, build
+from rfrope.bochner.witnesses import UndecidedError
 from rfrope.kernels import Kernel
 from rfrope.kernels.algebra import Axes
 from rfrope.kernels.parameters import radius
@@ -25,6 +28,88 @@ _FURTHEST = 1e150  # lags beyond it are as good as infinite
 _BATCH = 2**15  # numbers inverted at a time
 _MOST_STEPS = 120  # steps of the inversion; bisection alone needs half as many
 _Resolved = TypeVar("_Resolved")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Radial laws in k axes, stored as ``q(rho)``: the density p of the length rho of omega, over ``rho^moment``."""
+
+    ndim: int  # k
+    surface: float  # surface of the unit sphere
+    panels: int  # how many a spectrum may have; the Abel transform takes time quadratic in them
+    # power of the length between q and p, and of the lag between phi and what is transformed: 0 for one axis, else 1
+    moment: int
+    rise: int  # power of the length in the q of a constant density
+
+    def ground(self, w: np.ndarray) -> np.ndarray:
+        """Return the q of the constant density 1."""
+        return np.asarray(self.surface * w**self.rise)
+
+    def radial(self, pieces: Pieces) -> Pieces:
+        """Return the density p of the length of omega, from q; or the function to transform, from phi."""
+        return pieces.times_argument() if self.moment else pieces
+
+    def transform(self, moments: Pieces, w: np.ndarray) -> np.ndarray:
+        """Return the cosine transform, or the sine transform of a function times its argument."""
+        return moments.fourier(w, sine=self.ndim > 1, tails=True)
+
+    def marginal(self, q: Pieces) -> tuple[Pieces, float]:
+        """Return the density of the magnitude of one component of omega, whose mean cosine is Phi in any k.
+
+        The second result is the mass that errors of its panels may amount to.
+
+        Raises
+        ------
+        UndecidedError
+            If it is too rough.
+        """
+        if self.ndim == 1:
+            return q, 0.0
+        if self.ndim == 3:
+            return q.integral_above(), 0.0
+        law, budget = q.times_argument(), 4 * self.panels + q.halves.size
+        mass = float(np.sum(np.abs(law.masses)))
+
+        def resolve(floor: float) -> tuple[Pieces, float]:
+            found = build(
+                lambda w: 2.0 / math.pi * abel(law, w),
+                law.edges,
+                lambda _, half: floor * mass / half,
+                tolerance=1e-13,
+                budget=budget,
+            )
+            return found, floor * mass * found.halves.size
+
+        return resolve_to_a_floor(resolve, "the density of one component of omega", budget)
+
+
+def resolve_to_a_floor(resolve: Callable[[float], _Resolved], what: str, budget: int) -> _Resolved:
+    """Return the result of `resolve` for the smallest mass of panel errors that it allows."""
+    for floor in (1e-16, 1e-12, 1e-10):  # where a density has a pole its values are rounded
+        with contextlib.suppress(Unresolved):
+            return resolve(floor)
+    raise UndecidedError(
+        f"{what} is too rough to resolve: {budget} panels are not enough",
+        "a function that is smooth but for some jumps, kinks and poles would be decided",
+    )
+
+
+MEASURES = {
+    1: Measure(1, 2.0, 3000, 0, 0),
+    2: Measure(2, 2.0 * math.pi, 1500, 1, 0),
+    3: Measure(3, 4.0 * math.pi, 3000, 1, 1),
+}
+
+
+def read_measure(ndim: Any) -> Measure:
+    """Return the measure for a number of axes."""
+    ndim = whole("ndim", ndim, 1, MOST)
+    if ndim not in MEASURES:
+        raise ValueError(f"ndim is {ndim}; expected 1, 2 or 3: transforms in more axes are not provided")
+    return MEASURES[ndim]
+
+
+# -- the kernel --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -53,7 +138,7 @@ class Certificate(Result):
     atom : float
         Probability of frequency 0, the limit of Phi at large lags.
     tail_start, tail_exponent, tail_mass : float
-        Beyond ``tail_start`` (radians per unit of position) the density is a power law.
+        Beyond ``tail_start`` (radians per unit of position) the density of the length of omega is a power law.
     bias : str
         Known differences from the truth, for estimates from data.
     standard_errors : tuple of float
@@ -122,22 +207,29 @@ class Certificate(Result):
 
 @dataclass(frozen=True, repr=False)
 class Tabulated(Kernel):
-    """A symmetric law of frequencies, stored as a table; made by the functions of this package.
+    """A spherically symmetric law of frequencies, stored as a table; made by the functions of this package.
 
     Phi and the density are evaluated by NumPy on the host for every library.
     """
 
     name: ClassVar[str] = "tabulated"
-    law: Pieces  # the density of the magnitude of omega
+    law: Pieces  # the density of the length rho of omega for ndim = 1, and that over rho for more
+    component: Pieces  # the density of the magnitude of one component of omega
+    ndim: int
     atom: float  # probability of frequency 0, beside the density
     origin: str  # the function that made it
     certificate: Certificate
-    ndim: int = 1
+
+    @property
+    def n_columns(self) -> int:
+        """One in one axis, else one for the length plus one for each axis of the direction."""
+        return 1 if self.ndim == 1 else 1 + self.ndim
 
     def __repr__(self) -> str:
+        axes = "" if self.ndim == 1 else f"ndim={self.ndim}, "
         median = float(self._length(np.array([0.5]))[0])
         error = self.certificate.sup_error
-        return f"{self.origin}(median_frequency={median:.4g}, sup_error={error:.1e})"
+        return f"{self.origin}({axes}median_frequency={median:.4g}, sup_error={error:.1e})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # without what is cached
@@ -148,15 +240,28 @@ class Tabulated(Kernel):
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         if self.atom > 0.0:
             raise ValueError(f"{self!r} has no density: it has an atom of {self.atom:.4g} at frequency 0")
-        return array.map_on_host(lambda w: np.maximum(0.5 * self.law(w), 0.0), radius(omega, xp), xp, "omega")
+        measure, first = MEASURES[self.ndim], self.law.edges[:2]
+        nearest = first[0] + 2.0**-26 * (first[1] - first[0]) if measure.rise and first[0] == 0.0 else 0.0
+
+        def evaluate(w: np.ndarray) -> np.ndarray:
+            w = np.maximum(w, nearest)  # below it q / w is rounding
+            return np.maximum(self.law(w) / measure.ground(w), 0.0)
+
+        return array.map_on_host(evaluate, radius(omega, xp), xp, "omega")
 
     def _mean_cosine(self, r: np.ndarray) -> np.ndarray:
-        value = self.atom + (1.0 - self.atom) * self.law.fourier(np.minimum(r, _FURTHEST))
+        value = self.atom + (1.0 - self.atom) * self.component.fourier(np.minimum(r, _FURTHEST))
         value = np.where(r == np.inf, self.atom, np.clip(value, -1.0, 1.0))
         return np.where(r == 0.0, 1.0, value)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        return quantiles.symmetric_quantile(u, lambda v: -self._length(2.0 * v))
+        if self.ndim == 1:
+            return quantiles.symmetric_quantile(u, lambda v: -self._length(2.0 * v))
+        z = quantiles.normal_quantile(u[..., 1:])
+        norm = np.sqrt(np.sum(z * z, axis=-1, keepdims=True))
+        first = (np.arange(self.ndim) == 0).astype(float)  # the direction of a point in the middle of the cube
+        direction = np.where(norm > 0.0, z, first) / np.where(norm > 0.0, norm, 1.0)
+        return self._length(u[..., :1]) * direction
 
     def _length(self, upper: np.ndarray) -> np.ndarray:
         """Length that omega exceeds with probability `upper`."""
@@ -165,7 +270,7 @@ class Tabulated(Kernel):
 
     @cached_property
     def _inverse(self) -> Inverse:
-        return Inverse(self.law)
+        return Inverse(MEASURES[self.ndim].radial(self.law))
 
 
 class Inverse:
@@ -237,9 +342,13 @@ _JOINED: dict[str, Callable[[list[Any]], Any]] = {  # fields of the certificate 
 }
 
 
-def tabulate(pieces: Pieces, atom: float, origin: str, certificate: Certificate) -> Tabulated:
-    """Normalise a law."""
-    return Tabulated(Pieces(pieces.edges, pieces.series * (1.0 / pieces.mass)), atom, origin, certificate)
+def tabulate(pieces: Pieces, measure: Measure, atom: float, origin: str, certificate: Certificate) -> Tabulated:
+    """Normalise a law, and add what Phi is computed from."""
+    law = Pieces(pieces.edges, pieces.series * (1.0 / measure.radial(pieces).mass))
+    component, error = measure.marginal(law)
+    certificate = dataclasses.replace(certificate, sup_error=certificate.sup_error + error)
+    component = Pieces(component.edges, component.series * (1.0 / component.mass))
+    return Tabulated(law, component, measure.ndim, atom, origin, certificate)
 
 
 def compare(kernel: Tabulated, values: np.ndarray, x: np.ndarray, *, whole: int = 0) -> tuple[Tabulated, np.ndarray]:

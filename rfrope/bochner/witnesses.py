@@ -8,6 +8,7 @@ the weights is a witness.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,8 +27,11 @@ _STRIDES = (4, 16, 64, 256)  # by which a grid is thinned, for windows that reac
 _STRIDE_WIDTHS = _WIDTHS[2:7:2]
 _OVERSAMPLED = 4  # frequencies for each width of a window
 FORM_ROUNDING = 2e-15  # error of a quadratic form whose weights' magnitudes sum to 1
-_MOST_POINTS = 2**19  # that a witness may have
-_LATTICE = 400  # points
+_ENDS_ACROSS = 4.5
+_MOST_POINTS = {1: 2**19, 2: 12000, 3: 12000}  # that a witness may have, by the number of axes
+_CLUSTERS = ((3, 3), (8, 3), (8, 6))  # how many, of how many points along the first axis
+_OCTAVES = 8  # above the frequencies that are negative, where they are looked for
+_LATTICES = {1: (400,), 2: (20, 20), 3: (8, 8, 7)}  # points along each axis
 
 WHOLE = 2**17  # whole lags at which a function is surveyed
 _FINE = 2**13  # points of a grid in units of the scale
@@ -46,7 +50,7 @@ class Witness(Sealed, Result):
 
     Attributes
     ----------
-    points : ndarray, (n,)
+    points : ndarray, (n,) for one axis, (n, k) for k
     weights : ndarray, (n,)
         Real; the sum of their magnitudes is 1.
     value : float
@@ -78,7 +82,7 @@ class Witness(Sealed, Result):
         return f"<witness of {self.weights.size} points, quadratic form {self.value:.3g}>"
 
     def quadratic_form(self, phi: Callable[[np.ndarray], Any]) -> float:
-        """Return ``sum_ij w_i w_j phi(x_i - x_j)``.
+        """Return ``sum_ij w_i w_j phi(x_i - x_j)``, for several axes with the length of ``x_i - x_j``.
 
         Parameters
         ----------
@@ -89,7 +93,7 @@ class Witness(Sealed, Result):
         -------
         float
         """
-        steps = np.diff(self.points)
+        steps = np.diff(self.points) if self.points.ndim == 1 else np.empty(0)
         if steps.size and np.ptp(steps) <= _EVEN * abs(steps[0]):  # a few values serve all pairs
             found = np.asarray(phi(np.abs(self.points - self.points[0])), dtype=np.float64)
             shared = np.correlate(self.weights, self.weights, "full")[self.weights.size - 1 :]
@@ -99,6 +103,7 @@ class Witness(Sealed, Result):
         for start in range(0, self.weights.size, rows):
             part = slice(start, start + rows)
             lags = self.points[part, None] - self.points
+            lags = lags if lags.ndim == 2 else np.sqrt(np.sum(lags * lags, axis=-1))
             found = np.asarray(phi(lags.ravel()), dtype=np.float64).reshape(lags.shape)
             total[part] = self.weights[part] * np.sum(found * self.weights, axis=1)
         return math.fsum(total.tolist())
@@ -110,7 +115,7 @@ class NotPositiveDefiniteError(ValueError):
     Attributes
     ----------
     frequency : float
-        Frequency of the lowest density, in radians per unit of position; with only
+        Frequency of the lowest density, in radians per unit of position (for more axes, the length of omega); with only
         a witness, the frequency that it examines.
     density : float
         The density there; -inf for a negative atom, NaN with only a witness.
@@ -284,42 +289,121 @@ def _test_waves(
 # -- about a stretch of frequencies ------------------------------------------------------------------------------------
 
 
+Stretch = tuple[float, float]  # lengths of omega
+
+
 def search_stretch(
-    phi: Function, stretch: tuple[float, float], extents: tuple[float, ...], level: float
+    phi: Function, ndim: int, stretch: Stretch, extents: tuple[float, ...], level: float
 ) -> Witness | None:
     """Look for a witness near frequencies where the spectrum is negative.
 
     Parameters
     ----------
     phi : callable
+        A function of the lag, or of its length.
+    ndim : int
     stretch : tuple of two floats
-        Frequencies between which the density is negative.
+        Lengths of omega between which the density is negative.
     extents : tuple of floats
-        Frequencies below which increasing parts of the mass lie.
+        Lengths of omega below which increasing parts of the mass lie.
     level : float
 
     Returns
     -------
     Witness or None
     """
-    lattices = {math.pi / (c * w) for w in (stretch[1], *extents[:5]) for c in (0.5, 0.8, 1.25)}
-    steps = np.arange(_LATTICE)
-    lags = np.abs(steps[:, None] - steps)
-    found = [_test_matrix(phi((h * lags).ravel()).reshape(lags.shape), h * steps, level) for h in sorted(lattices)]
-    for narrow in (1.0, 2.0, 4.0, 8.0):
-        found = found if any(found) else [*_test_stretch(phi, stretch, extents, narrow, level)]
+    found = _test_lattices(phi, ndim, stretch[1], extents, level)
+    shapes = [(1, 1.0), *((ndim, across) for across in (0.5, 1.0, 2.0) if ndim > 1)]
+    for narrow, (axes, across) in itertools.product((1.0, 2.0, 4.0, 8.0), shapes):
+        found = found or list(_test_stretch(phi, axes, stretch, extents, narrow, across, level))
+    if ndim > 1:
+        found = found or list(_test_clusters(phi, ndim, stretch, level))
     return _best(found)
 
 
+def _test_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, ...], level: float) -> list[Witness]:
+    """Witnesses of the points of small lattices, with the best weights that there are."""
+    found = []
+    for spacing in sorted({math.pi / (c * w) for w in (high, *extents[:5]) for c in (0.5, 0.8, 1.25)}):
+        sides = [spacing * np.arange(n) for n in _LATTICES[ndim]]
+        points = np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=-1)
+        lags = points[:, None] - points
+        gram = phi(np.sqrt(np.sum(lags * lags, axis=-1)).ravel()).reshape(lags.shape[:2])
+        found.append(_test_matrix(gram, points if ndim > 1 else points[:, 0], level))
+    return [one for one in found if one is not None]
+
+
 def _test_stretch(
-    phi: Function, stretch: tuple[float, float], extents: tuple[float, ...], narrow: float, level: float
+    phi: Function, ndim: int, stretch: Stretch, extents: tuple[float, ...], narrow: float, across: float, level: float
 ) -> Iterator[Witness]:
-    """Witnesses of gaussian windows."""
+    """Witnesses of gaussian windows along the first axis, and narrower ones across."""
     low, high = stretch
     sigma = narrow / (high - low)
+    bend = math.sqrt(narrow / ((high - low) * high))  # how far across a shell of frequencies is flat
+    side = across * (sigma if low == 0.0 else min(sigma, bend))
     for extent in extents:
         spacing = math.pi / (1.1 * max(high, extent) + 4.0 / sigma)
         reach = math.ceil(_ENDS * sigma / spacing)
-        if 2 * reach + 1 > _MOST_POINTS:
+        sides = 0 if ndim == 1 else math.ceil(_ENDS_ACROSS * side / min(1.5 * spacing, side))
+        if (2 * reach + 1) * (2 * sides + 1) ** (ndim - 1) > _MOST_POINTS[ndim]:
             return
-        yield from _test_windows(phi(spacing * np.arange(2 * reach + 1)), spacing, sigma / spacing, level)
+        step = 0.0 if ndim == 1 else _ENDS_ACROSS * side / sides
+        weights = np.ones(1) if ndim == 1 else _window(sides, side / step)
+        values = _fold(phi, spacing * np.arange(2 * reach + 1), weights, step, ndim)
+        for line in _test_windows(values, spacing, sigma / spacing, level):
+            yield line if ndim == 1 else _multiply_axes(line, weights, step, ndim)
+
+
+def _test_clusters(phi: Function, ndim: int, stretch: Stretch, level: float) -> Iterator[Witness]:
+    """Witnesses of clusters of points at the multiples of a lag x, across which they are spread by a gaussian.
+
+    Where phi has a kink at x that is sharper than its cusp at 0, its spectrum is ``a(w) (1 - b(w) cos(w x + c))``, and
+    b comes to exceed 1. A cluster sees high frequencies alone, and several see all the minima there together.
+    """
+    reach = math.pi / (stretch[1] - stretch[0])
+    for octave in range(_OCTAVES):
+        spacing = math.pi / (stretch[1] * 2.0**octave)
+        bends = np.abs(np.diff(phi(spacing * np.arange(min(reach / spacing, 2.0**20) + 16.0)), 4))
+        bends[:12] = 0.0  # those of the cusp
+        kink = int(np.argmax(bends)) + 2
+        for (count, size), wide, x in itertools.product(_CLUSTERS, (0.5, 2.0), (kink - 1, kink, kink + 1)):
+            side = spacing * math.sqrt(wide * kink / math.pi)
+            sides = math.ceil(3.0 * side / min(1.5 * spacing, side))
+            if count * size * (2 * sides + 1) ** (ndim - 1) > _MOST_POINTS[ndim]:
+                continue
+            step = 3.0 * side / sides
+            weights = _window(sides, side / step)
+            points = np.add.outer(x * np.arange(count), np.arange(size)).ravel()
+            lags, places = np.unique(np.abs(points[:, None] - points), return_inverse=True)
+            grams = _fold(phi, spacing * lags, weights, step, ndim)[places].reshape(points.size, points.size)
+            line = _test_matrix(grams, spacing * points, level)
+            if line is not None:
+                yield _multiply_axes(line, weights, step, ndim)
+
+
+def _fold(phi: Function, lags: np.ndarray, across: np.ndarray, step: float, ndim: int) -> np.ndarray:
+    """Phi along the first axis, averaged over the lags across with the autocorrelation of the weights there."""
+    one = _autocorrelation(across)
+    one[1:] *= 2.0
+    squares, shares = np.zeros(1), np.ones(1)
+    for _ in range(ndim - 1):
+        squares = np.add.outer(squares, (step * np.arange(one.size)) ** 2).ravel()
+        shares = np.multiply.outer(shares, one).ravel()
+    rows = max(1, 2**20 // lags.size)
+    total = np.zeros(lags.size)
+    for start in range(0, squares.size, rows):
+        part = slice(start, start + rows)
+        lengths = np.sqrt(np.add.outer(squares[part], lags**2))
+        total += shares[part] @ phi(lengths.ravel()).reshape(lengths.shape)
+    return total
+
+
+def _multiply_axes(line: Witness, across: np.ndarray, step: float, ndim: int) -> Witness:
+    """Weights that are a product over the axes."""
+    offsets = step * (np.arange(across.size) - across.size // 2)
+    axes = [line.points] + [offsets] * (ndim - 1)
+    points = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=-1)
+    weights = line.weights
+    for _ in range(ndim - 1):
+        weights = np.multiply.outer(weights, across)
+    return Witness(points, weights.ravel(), line.value)

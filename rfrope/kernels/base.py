@@ -227,7 +227,7 @@ class Kernel(ABC):
         """Frequencies ``(..., k)`` from points of the cube ``(..., n_columns)``."""
         raise ValueError(
             f"{self!r} states no transport, so it cannot be sampled; expected a _transport method, or "
-            "in one axis rfrope.bochner.from_function(kernel.phi), which finds the law"
+            "rfrope.bochner.from_function(kernel.phi), which finds the law"
         )
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:

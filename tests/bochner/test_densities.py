@@ -155,3 +155,26 @@ def test_a_strong_pole_at_zero():
     term = np.arange(60)[:, None]
     exact = np.sum((-1.0) ** term * x ** (2 * term) / special.gamma(2 * term + 1) * 0.1 / (2 * term + 0.1), axis=0)
     np.testing.assert_allclose(made.phi(x), exact, atol=1e-11)
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_shells_and_discs(ndim):
+    """Bands of the length of omega, whose density over one component has kinks in two axes and none in three."""
+    volume = (lambda r: math.pi * r**2) if ndim == 2 else (lambda r: 4.0 / 3.0 * math.pi * r**3)
+    disc = (lambda z: 2.0 * special.j1(z) / z) if ndim == 2 else (lambda z: 3.0 * special.spherical_jn(1, z) / z)
+    masses = ((0.7, 1.1, 0.6), (20.0, 21.0, 0.4))
+    bands = [(a, b, mass / (volume(b) - volume(a))) for a, b, mass in masses]
+    made = bochner.from_density(lambda w: sum(h * ((w >= a) & (w <= b)) for a, b, h in bands), ndim=ndim)
+    r = np.geomspace(0.01, 20.0, 60)
+    exact = sum(h * (volume(b) * disc(b * r) - volume(a) * disc(a * r)) for a, b, h in bands)
+    found = made.phi(np.stack([r, *[0.0 * r] * (ndim - 1)], axis=-1))
+    np.testing.assert_allclose(found, exact, atol=2e-12)
+    assert made.certificate.bound < 1e-10
+
+
+@campaign
+def test_a_density_in_the_plane_with_a_pole_at_its_end():
+    made = bochner.from_density(lambda w: 1.0 / (4.0 * math.pi * np.sqrt(4.0 - w * w)), ndim=2, support=(0.0, 2.0))
+    r = np.linspace(0.0, 30.0, 61)
+    exact = np.sinc(2.0 * r / math.pi)
+    assert np.max(np.abs(made.phi(np.stack([r, 0.0 * r], axis=-1)) - exact)) <= made.certificate.bound < 1e-7

@@ -10,6 +10,7 @@ from campaign import campaign, sparse
 from lag_functions import (
     FAMILIES,
     Function,
+    along,
     box,
     damped,
     family,
@@ -19,6 +20,7 @@ from lag_functions import (
     normal,
     parabola,
     refused,
+    spherical,
     triangle,
 )
 from problems import N_DRAWS, Z_BOUND, moment_z, worst
@@ -26,7 +28,7 @@ from scipy import special
 
 import rfrope
 from rfrope import bochner
-from rfrope.bochner import NotPositiveDefiniteError, UndecidedError, functions, reading
+from rfrope.bochner import NotPositiveDefiniteError, UndecidedError, functions, reading, tabulated
 
 approx = pytest.approx
 
@@ -51,11 +53,25 @@ def test_known_kernels_come_back_in_one_axis(name, scale):
     np.testing.assert_allclose(made.transport(u[2:]), exact.transport(u[2:]), rtol=1e-8)
 
 
+@campaign
+@pytest.mark.parametrize("scale", [37.0, 1e-6])
+@pytest.mark.parametrize("name", list(FAMILIES))
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_known_kernels_come_back_in_more_axes(name, scale, ndim):
+    exact, made = family(name, scale, ndim), bochner.from_function(family(name, scale).phi, ndim=ndim)
+    assert (made.ndim, made.n_columns) == (ndim, 1 + ndim)
+    lags = along(scale * np.linspace(0.0, 20.0, 500), ndim)
+    assert np.max(np.abs(made.phi(lags) - exact.phi(lags))) <= max(1e-8, made.certificate.bound)
+    omega = along(np.geomspace(1e-4, 5.0, 40) / scale, ndim)
+    np.testing.assert_allclose(made.density(omega), exact.density(omega), rtol=1e-6)
+
+
 class Known(NamedTuple):
     """A function that is a kernel, how exact its kernel is, and its density where that has a formula."""
 
     phi: Function
     error: float
+    ndim: int = 1
     options: dict[str, Any] = {}  # noqa: RUF012
     lags: np.ndarray = np.linspace(0.0, 60.0, 2001)
     density: Function | None = None
@@ -77,6 +93,8 @@ KNOWN = {
     "triangle": Known(triangle(3.7), 1e-4, density=sinc_squared),
     "wide triangle": Known(triangle(1e6), 1e-4, lags=np.linspace(0.0, 2e7, 1601)),
     "damped cosine": Known(damped(5.0), 1e-10, density=two_cauchy),
+    "spherical, k=2": Known(spherical(3.0), 1e-6, 2),
+    "spherical, k=3": Known(spherical(3.0), 1e-6, 3),
     "wave": Known(lambda x: gaussian(x) * np.cos(20.0 * x), 1e-12),
     "slow": Known(lambda x: (1 + x * x) ** -0.25, 1e-9, lags=np.geomspace(1e-3, 1e6, 300), density=pole_at_zero),
     "heavy": Known(lambda x: np.exp(-np.sqrt(np.abs(x))), 1e-6),
@@ -87,9 +105,12 @@ KNOWN = {
     "wave within tolerance": Known(less_a_wave(1e-6, 30.0), 4e-6, options={"tolerance": 2e-6}),
     "wide bump below": Known(less(gaussian, lambda x: gaussian(x / 3.0), 1e-3), 1e-12),
     "J0": Known(special.j0, 1e-2),
+    "jinc, k=2": Known(lambda r: 2.0 * special.j1(r) / np.maximum(r, 1e-300) + (r == 0.0), 1e-5, 2),
+    "1/(1+r), k=2": Known(lambda r: 1.0 / (1.0 + r), 1e-8, 2),
+    "1/(1+r), k=3": Known(lambda r: 1.0 / (1.0 + r), 1e-8, 3),
     "hardly decays": Known(lambda x: 1.0 / (1.0 + np.abs(x) ** 0.1), 0.02),
 }
-OFTEN = ("triangle", "damped cosine", "wave", "sinc", "single precision", "table", "hint",
+OFTEN = ("triangle", "damped cosine", "spherical, k=3", "wave", "sinc", "single precision", "table", "hint",
          "wave within tolerance", "wide bump below")  # fmt: skip
 
 
@@ -97,8 +118,8 @@ OFTEN = ("triangle", "damped cosine", "wave", "sinc", "single precision", "table
 @pytest.mark.parametrize("name", sparse(KNOWN, OFTEN.__contains__, 3))
 def test_a_function_comes_back(name):
     known = KNOWN[name]
-    made = bochner.from_function(known.phi, **known.options)
-    assert np.max(np.abs(made.phi(known.lags) - known.phi(known.lags))) <= known.error
+    made = bochner.from_function(known.phi, ndim=known.ndim, **known.options)
+    assert np.max(np.abs(made.phi(along(known.lags, known.ndim)) - known.phi(known.lags))) <= known.error
     assert made.certificate.sup_error <= known.error
     if known.density:
         w = np.concatenate([np.geomspace(1e-5, 0.1, 20), np.linspace(0.1, 3.0, 200)])
@@ -143,26 +164,48 @@ def askey(power: float) -> Function:
     return lambda r: np.maximum(1.0 - np.abs(r), 0.0) ** power
 
 
-AT_ANY_SCALE = {  # phi, and the largest error of its kernel; 0 for what is no kernel
-    **{f"askey {power}": (askey(power), 1e-6) for power in (1.4, 1.45, 1.5, 1.55, 1.6, 1.7)},
-    "askey 1": (askey(1.0), 5e-5),
-    "askey 0.99": (askey(0.99), 0.0),
-    "shell": (lambda r: np.sinc(r / math.pi), 2e-4),
-    "exponential": (lambda x: np.exp(-np.abs(x)), 1e-11),
-    "wave": (KNOWN["wave"].phi, 1e-12),
-}
+def rational_quadratic(alpha: float) -> Function:
+    return lambda r: (1.0 + r * r / (2.0 * alpha)) ** -alpha
+
+
+def shell(r):
+    return np.sinc(r / math.pi)
+
+
+AT_ANY_SCALE = {  # phi, axes, and the largest error of its kernel; 0 for what is no kernel
+    **{f"askey {power}": (askey(power), 1, 1e-6) for power in (1.4, 1.45, 1.5, 1.55, 1.6, 1.7)},
+    "askey 1": (askey(1.0), 1, 5e-5),
+    "askey 0.99": (askey(0.99), 1, 0.0),
+    "askey 1.5, k=2": (askey(1.5), 2, 2e-5),
+    "askey 1.4, k=2": (askey(1.4), 2, 0.0),
+    "askey 2, k=3": (askey(2.0), 3, 1e-8),
+    "askey 1.5, k=3": (askey(1.5), 3, 0.0),
+    **{f"rational quadratic {alpha}, k={k}": (rational_quadratic(alpha), k, error)
+       for alpha, error in ((0.05, 2e-2), (0.1, 3e-4), (0.2, 1e-7), (0.3, 1e-10), (0.4, 1e-10)) for k in (2, 3)},
+    **{f"shell, k={k}": (shell, k, 2e-4) for k in (1, 2, 3)},
+    "spherical, k=3": (spherical(1.0), 3, 1e-7),
+    "exponential": (lambda x: np.exp(-np.abs(x)), 1, 1e-11),
+    "wave": (KNOWN["wave"].phi, 1, 1e-12),
+}  # fmt: skip
 SCALES = [0.03, 0.1, 0.3, 1.0, 3.0, 4.0, 10.0, 15.0, 30.0, 3000.0]
+
+
+def outcome(phi: Function, ndim: int, error: float) -> str:
+    try:
+        made = bochner.from_function(phi, ndim=ndim)
+    except (NotPositiveDefiniteError, UndecidedError) as found:
+        return type(found).__name__
+    assert made.certificate.sup_error <= error
+    return "a kernel"
 
 
 @campaign
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", list(AT_ANY_SCALE))
 def test_an_outcome_does_not_depend_on_the_scale(name, scale):
-    phi, error = AT_ANY_SCALE[name]
-    if error:
-        assert bochner.from_function(lambda r: phi(r / scale)).certificate.sup_error <= error
-    else:
-        refused(lambda r: phi(r / scale))
+    phi, ndim, error = AT_ANY_SCALE[name]
+    expected = "a kernel" if error else "NotPositiveDefiniteError"
+    assert outcome(lambda r: phi(r / scale), ndim, error) == expected
 
 
 @campaign
@@ -174,11 +217,22 @@ def test_twice_the_scale_is_half_the_frequency_to_the_last_bit():
     assert one.certificate.mass == two.certificate.mass
 
 
+@campaign
+@pytest.mark.parametrize(("power", "ndim"), [(1.45, 2), (1.8, 3)])
+def test_a_function_that_is_hardly_no_kernel_is_not_accepted(power, ndim):
+    """Its spectrum is negative at high frequencies alone, by some 1e-6 of the mass and by 2e-3."""
+    assert outcome(askey(power), ndim, 0.0) == "UndecidedError"
+
+
 # -- what is not a kernel ----------------------------------------------------------------------------------------------
 
 SINC_LOWEST = 4.493409457909064  # tan z = z
 JINC_LOWEST = 5.763459196894550  # j_2(z) = 0, where j_1(z)/z is lowest
 NARROW = math.sqrt(math.log(27027.0) / (4.0 / 9.0))
+
+
+def space(r):
+    return np.maximum(1.0 - r, 0.0)
 
 
 def dip(x):  # the density of |w| is ((w^2 - 1)^2 - 1e-4) exp(-w^2/2), over 2 - 1e-4, by the normal law
@@ -187,41 +241,48 @@ def dip(x):  # the density of |w| is ((w^2 - 1)^2 - 1e-4) exp(-w^2/2), over 2 - 
 
 def wave_row(mass: float, frequency: float) -> tuple:
     density = approx(-0.5 * mass * normal(0.0), rel=0.01)
-    return (less_a_wave(mass, frequency), approx(frequency, rel=1e-3), density, approx(mass, rel=0.01))
+    return (less_a_wave(mass, frequency), 1, approx(frequency, rel=1e-3), density, approx(mass, rel=0.01))
 
 
 ANY = approx(0.0, abs=math.inf)
-REFUSED = {  # phi, frequency, density there, negative mass
-    "box": (box(3.7), approx(SINC_LOWEST / 3.7, rel=1e-4),
+REFUSED = {  # phi, axes, frequency, density there, negative mass
+    "box": (box(3.7), 1, approx(SINC_LOWEST / 3.7, rel=1e-4),
             approx(3.7 * math.sin(SINC_LOWEST) / (math.pi * SINC_LOWEST), rel=1e-6), ANY),
-    "clipped parabola": (parabola(3.7), approx(JINC_LOWEST / 3.7, rel=1e-4),
+    "clipped parabola": (parabola(3.7), 1, approx(JINC_LOWEST / 3.7, rel=1e-4),
                          approx(7.4 / math.pi * special.spherical_jn(1, JINC_LOWEST) / JINC_LOWEST, rel=1e-6), ANY),
-    "limit": (lambda x: 1.2 * np.exp(-x * x) - 0.2, 0.0, -math.inf, approx(0.2, abs=1e-9)),
-    "small": (less(gaussian, lambda x: gaussian(3.0 * x), 1e-3), approx(NARROW, rel=1e-3), ANY,
+    "limit": (lambda x: 1.2 * np.exp(-x * x) - 0.2, 1, 0.0, -math.inf, approx(0.2, abs=1e-9)),
+    "triangle, k=2": (space, 2, ANY, ANY, ANY),
+    "triangle, k=3": (space, 3, ANY, ANY, ANY),
+    "damped, k=3": (damped(1.0), 3, approx(0.0, abs=1e-3),  # int r^2 exp(-r) cos(r) dr = -1/2
+                    approx(-2.0 * math.pi / (2.0 * math.pi) ** 3, rel=1e-4), ANY),
+    "small": (less(gaussian, lambda x: gaussian(3.0 * x), 1e-3), 1, approx(NARROW, rel=1e-3), ANY,
               approx(5e-4, abs=4.9e-4)),
     "wave": wave_row(9.9e-4, 29.0),
     "high wave": wave_row(1e-5, 200.0),
     "faint wave": wave_row(1e-8, 30.0),
-    "bump in a heavy tail": (less(lambda x: np.exp(-np.abs(x)), lambda x: np.cos(400.0 * x) * gaussian(x), 1e-4),
+    "bump in a heavy tail": (less(lambda x: np.exp(-np.abs(x)), lambda x: np.cos(400.0 * x) * gaussian(x), 1e-4), 1,
                              approx(400.0, rel=1e-3), approx(1 / (math.pi * 400.0**2) - 0.5e-4 * normal(0.0), rel=0.01),
                              ANY),
-    "spike at 0": (less(gaussian, lambda x: gaussian(x / 1e4), 9e-4), approx(0.0, abs=1e-5),
+    "spike at 0": (less(gaussian, lambda x: gaussian(x / 1e4), 9e-4), 1, approx(0.0, abs=1e-5),
                    approx(-9.0 * normal(0.0), rel=0.2), ANY),
-    "between nodes": (lambda x: (1.0 - 1.001 * x * x) / (1.0 + x * x) ** 2, approx(0.0, abs=1e-6),
+    "ring, k=2": (less_a_wave(1e-8, 30.0, turn=special.j0), 2, approx(30.0, rel=1e-2), ANY, approx(1e-8, rel=0.02)),
+    "between nodes": (lambda x: (1.0 - 1.001 * x * x) / (1.0 + x * x) ** 2, 1, approx(0.0, abs=1e-6),
                       approx(-0.25e-3, rel=1e-3), approx(0.25e-6 / 2.001, rel=0.05)),
-    "dip": (dip, ANY, ANY, approx(4.0 / 3.0 * normal(1.0) * 1e-6 / (2.0 - 1e-4), rel=0.02)),
+    "dip": (dip, 1, ANY, ANY, approx(4.0 / 3.0 * normal(1.0) * 1e-6 / (2.0 - 1e-4), rel=0.02)),
 }  # fmt: skip
 
 
 @campaign
 @pytest.mark.parametrize("name", sparse(REFUSED, lambda name: name not in ("clipped parabola", "high wave")))
 def test_what_is_not_a_kernel_is_refused_where_it_fails(name):
-    phi, frequency, density, mass = REFUSED[name]
-    error = refused(phi)
+    phi, ndim, frequency, density, mass = REFUSED[name]
+    error = refused(phi, ndim=ndim)
     assert (error.frequency, error.density) == (frequency, density)
     assert error.negative_mass == mass
     assert error.density < 0.0
     assert -error.witness.value <= 1.001 * error.negative_mass
+    if ndim > 1 and "ring" not in name:
+        assert error.witness.points.shape == (error.witness.weights.size, ndim)
     assert re.search(r"is not positive definite: .*bochner\.nearest", str(error))
 
 
@@ -251,9 +312,19 @@ def test_a_limit_below_zero_is_refused():
     assert re.search(r"tends to -0\.2 at large lags.* atom .* at frequency 0", str(error))
 
 
+def test_what_is_undecided_is_not_told_to_be_more_exact_where_it_is_exact():
+    phi = lambda x: gaussian(x) * (1.0 - 0.501 * x * x)  # noqa: E731
+    with pytest.raises(UndecidedError) as caught:
+        bochner.from_function(phi, ndim=2)
+    assert "exact" not in str(caught.value)
+    assert "a tolerance above that mass would accept phi; bochner.nearest(phi)" in str(caught.value)
+    found = float(re.search(r"negative mass is (\S+),", str(caught.value))[1])
+    assert bochner.from_function(phi, ndim=2, tolerance=1.1 * found).certificate.negative_mass < 1.1 * found
+
+
 def test_lags_at_which_a_law_is_compared():
     """Lag 0 says nothing; next to it 800 as far as 20 scales, 512 as far as panels reach, octaves, and whole lags."""
-    read = reading.read_lags(lambda x: np.exp(-np.abs(x)), 0.7)
+    read = reading.read_lags(lambda x: np.exp(-np.abs(x)), tabulated.MEASURES[1], 0.7)
     seen = functions._lags_to_compare(read)
     assert np.all(np.diff(np.append(0.0, seen)) > 0.0)
     assert np.all(np.isin(read.scale * np.linspace(0.0, 20.0, 801)[1:], seen))
@@ -270,25 +341,29 @@ def test_nearest_leaves_a_kernel_alone():
     assert repr(made).startswith("nearest(")
 
 
-NOT_KERNELS = [  # phi, negative mass
-    (box(3.0), ANY),
-    (less_a_wave(9.9e-4, 29.0), approx(9.9e-4, rel=0.01)),
-    (lambda x: 1.2 * np.exp(-x * x) - 0.2, approx(0.2)),
+NOT_KERNELS = [  # phi, axes, negative mass
+    (box(3.0), 1, ANY),
+    (less_a_wave(9.9e-4, 29.0), 1, approx(9.9e-4, rel=0.01)),
+    (lambda x: 1.2 * np.exp(-x * x) - 0.2, 1, approx(0.2)),
+    (parabola(3.0), 2, ANY),
+    (triangle(3.0), 2, ANY),
+    (damped(1.0), 3, ANY),
 ]
 
 
 @campaign
-@pytest.mark.parametrize(("phi", "mass"), NOT_KERNELS)
-def test_nearest_is_a_kernel(phi, mass):
-    made, sup_error = bochner.nearest(phi)
+@pytest.mark.parametrize("case", sparse(range(6), lambda case: case < 3, 3))
+def test_nearest_is_a_kernel(case):
+    phi, ndim, mass = NOT_KERNELS[case]
+    made, sup_error = bochner.nearest(phi, ndim=ndim)
     r = np.linspace(0.0, 30.0, 601)
-    assert np.max(np.abs(made.phi(r) - phi(r))) == approx(sup_error, rel=0.05)
+    assert np.max(np.abs(made.phi(along(r, ndim)) - phi(r))) == approx(sup_error, rel=0.05)
     assert 1e-4 < sup_error < 0.7
     assert made.certificate.negative_mass == mass
     assert made.certificate.atom == 0.0
-    assert np.all(made.density(np.linspace(0.01, 20.0, 999)) >= 0.0)
+    assert np.all(made.density(along(np.linspace(0.01, 20.0, 999), ndim)) >= 0.0)
     omega = rfrope.sample(made, N_DRAWS, rng=3)
-    assert worst(moment_z(made, np.array([0.5, 1.0, 2.0, 4.0]), omega)) < Z_BOUND
+    assert worst(moment_z(made, along(np.array([0.5, 1.0, 2.0, 4.0]), ndim), omega)) < Z_BOUND
 
 
 @campaign
@@ -315,11 +390,18 @@ LINES: dict[str, tuple[Function, Function]] = {  # phi, and its density in one a
     "exponential": (lambda x: np.exp(-np.abs(x)), lambda w: 1.0 / math.pi / (1.0 + w * w)),
     "matern": (lambda x: (1.0 + np.abs(x)) * np.exp(-np.abs(x)), lambda w: 2.0 / math.pi / (1.0 + w * w) ** 2),
 }
+PLANES: dict[str, tuple[Function, Function]] = {
+    "gaussian": (gaussian, lambda w: normal(w) / math.sqrt(2.0 * math.pi)),
+    "cauchy": (lambda r: (1.0 + r * r) ** -1.5, lambda w: np.exp(-w) / (2.0 * math.pi)),
+    "exponential": (LINES["exponential"][0], lambda w: (1.0 + w * w) ** -1.5 / (2.0 * math.pi)),
+    "matern": (LINES["matern"][0], lambda w: 3.0 * (1.0 + w * w) ** -2.5 / (2.0 * math.pi)),
+}
 
 
-def wave_of(frequency: float, width: float) -> Function:
+def wave_of(ndim: int, frequency: float, width: float) -> Function:
     """A kernel whose law lies about one frequency."""
-    return lambda x: np.cos(frequency * x) * gaussian(x / width)
+    turn = np.cos if ndim == 1 else special.j0
+    return lambda x: turn(frequency * x) * gaussian(x / width)
 
 
 def drawn_wave(rng: np.random.Generator) -> tuple[float, float, float]:
@@ -329,39 +411,41 @@ def drawn_wave(rng: np.random.Generator) -> tuple[float, float, float]:
             return 10.0 ** rng.uniform(-8.0, -2.0), frequency, width
 
 
-def not_a_kernel(rng: np.random.Generator) -> tuple[Function, float]:
+def not_a_kernel(rng: np.random.Generator, ndim: int) -> tuple[Function, float]:
     """A kernel less a wave where that has twice the kernel's density, at least; and the wave's mass."""
+    families = LINES if ndim == 1 else PLANES
     while True:
-        base, density = LINES[rng.choice(list(LINES))]
+        base, density = families[rng.choice(list(families))]
         mass, frequency, width = drawn_wave(rng)
-        height = width * normal(0.0) * 0.5
+        height = width * normal(0.0) * (0.5 if ndim == 1 else 1.0 / (2.0 * math.pi * frequency))
         if (1.0 + mass) * density(frequency) < 0.5 * mass * height:
-            return less(base, wave_of(frequency, width), mass), mass
+            return less(base, wave_of(ndim, frequency, width), mass), mass
 
 
-def a_kernel(rng: np.random.Generator) -> tuple[Function, float]:
+def a_kernel(rng: np.random.Generator, ndim: int) -> tuple[Function, float]:
     """A mixture of two, one and a faint wave, or one less a kernel whose density is nowhere above its own."""
-    base, _ = LINES[rng.choice(list(LINES))]
+    families = LINES if ndim == 1 else PLANES
+    base, _ = families[rng.choice(list(families))]
     mass, frequency, width = drawn_wave(rng)
     kind = rng.integers(3)
     if kind == 0:
-        other, _ = LINES[rng.choice(list(LINES))]
+        other, _ = families[rng.choice(list(families))]
         share, scale = rng.uniform(0.1, 0.9), 10.0 ** rng.uniform(-1.0, 1.0)
         return lambda x: share * base(x) + (1.0 - share) * other(x / scale), mass
     if kind == 1:
-        return less(base, wave_of(frequency, width), -mass), mass
-    base, _ = LINES[rng.choice([name for name in LINES if name != "hump"])]
+        return less(base, wave_of(ndim, frequency, width), -mass), mass
+    base, _ = families[rng.choice([name for name in families if name != "hump"])]
     wide = rng.uniform(1.5, 4.0)
     return less(base, lambda x: gaussian(x / wide), mass), mass
 
 
-def verdict(seed: int, of: Any) -> str:
-    rng = np.random.default_rng([seed, 1])
-    unscaled, mass = of(rng)
+def verdict(seed: int, ndim: int, of: Any) -> str:
+    rng = np.random.default_rng([seed, ndim])
+    unscaled, mass = of(rng, ndim)
     scale = 10.0 ** rng.uniform(-2.0, 3.0)
     phi = lambda x: unscaled(x / scale)  # noqa: E731
     try:
-        assert bochner.from_function(phi).certificate.sup_error <= 1e-8
+        assert bochner.from_function(phi, ndim=ndim).certificate.sup_error <= 1e-8
         return "accepted"
     except UndecidedError:
         return "undecided"
@@ -373,9 +457,10 @@ def verdict(seed: int, of: Any) -> str:
 
 
 @pytest.mark.parametrize("batch", sparse(range(10), lambda batch: False, 10))
+@pytest.mark.parametrize("ndim", [1, 2])
 @pytest.mark.parametrize(("of", "right"), [(a_kernel, "accepted"), (not_a_kernel, "refused")])
-def test_no_verdict_is_wrong(of, right, batch):
-    found = [verdict(seed, of) for seed in range(25 * batch, 25 * (batch + 1))]
+def test_no_verdict_is_wrong(of, right, ndim, batch):
+    found = [verdict(seed, ndim, of) for seed in range(25 * batch, 25 * (batch + 1))]
     assert {*found} <= {right, "undecided"}
     assert found.count("undecided") <= 1
     assert {*found[:4]} == {right} or batch

@@ -6,7 +6,7 @@ import pytest
 from scipy import special
 
 from rfrope.bochner import piecewise
-from rfrope.bochner.tabulated import Inverse
+from rfrope.bochner.tabulated import MEASURES, Inverse
 
 
 def test_spherical_bessel_functions():
@@ -23,8 +23,12 @@ def test_transforms_of_pieces():
     law = pieces_of(lambda w: np.exp(-w))
     x = np.linspace(0.0, 50.0, 301)
     np.testing.assert_allclose(law.fourier(x), 1.0 / (1.0 + x * x), atol=1e-14)
+    np.testing.assert_allclose(law.fourier(x, sine=True), x / (1.0 + x * x), atol=1e-14)
     np.testing.assert_allclose(law.integral_above()(x), np.exp(-x), atol=1e-14)
+    np.testing.assert_allclose(law.times_argument()(x), x * np.exp(-x), atol=1e-14)
     np.testing.assert_allclose(law.until(10.3)(x), np.where(x <= 10.3, np.exp(-x), 0.0), atol=1e-14)
+    w = np.geomspace(1e-6, 20.0, 100)
+    np.testing.assert_allclose(piecewise.abel(law, w), special.k0(w), rtol=1e-11)
 
 
 def test_inverse_of_a_distribution_function():
@@ -39,8 +43,10 @@ def test_transforms_of_far_panels_are_exact():
     panel = piecewise.Pieces(np.array([near, near + 1.0]), np.ones((1, 1)))
     with mpmath.workprec(200):
         low, high = mpmath.mpf(near) * w, mpmath.mpf(near + 1.0) * w
-        wanted = float((mpmath.sin(high) - mpmath.sin(low)) / w)
-    assert panel.fourier(np.array([w]), tails=True)[0] == pytest.approx(wanted, abs=1e-16)
+        wanted = {1: (mpmath.sin(high) - mpmath.sin(low)) / w, 3: (mpmath.cos(low) - mpmath.cos(high)) / w}
+    for ndim, value in wanted.items():
+        (found,) = MEASURES[ndim].transform(panel, np.array([w]))
+        assert found == pytest.approx(float(value), abs=1e-16)
 
 
 @pytest.mark.parametrize("place", [0.3, 2.0**-90])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rfrope import bochner
-from rfrope.bochner import reading
+from rfrope.bochner import reading, tabulated
 
 
 def test_a_function_may_write_to_its_argument():
@@ -27,9 +27,10 @@ def test_what_was_overlooked_is_found_and_resolved():
         bump = height * np.clip(1.0 - 2.0 * np.abs(np.abs(x) - place), 0.0, None)
         return np.clip(1.0 - np.abs(x), 0.0, None) + bump
 
-    (lag,) = reading.read_lags(phi, 1.0).find_overlooked(phi(np.arange(2000.0)))
+    line = tabulated.MEASURES[1]
+    (lag,) = reading.read_lags(phi, line, 1.0).find_overlooked(phi(np.arange(2000.0)))
     assert lag == place
-    found = reading.read_lags(phi, 1.0, np.array([lag]))
+    found = reading.read_lags(phi, line, 1.0, np.array([lag]))
     assert found.scale * found.pieces.edges[-1] >= place + 1.0
     assert found.pieces(np.array([place])) == pytest.approx(height, rel=1e-9)
     assert not found.find_overlooked(phi(np.arange(2000.0))).size

@@ -8,39 +8,50 @@ from typing import Any
 
 import numpy as np
 import pytest
-from campaign import campaign
-from lag_functions import check_is_fixed, family, triangle
+from campaign import campaign, sparse
+from lag_functions import along, check_is_fixed, family, spherical, triangle
 from problems import N_DRAWS, Z_BOUND, ks_bound, ks_distance, moment_z, panels, worst
+from scipy import stats
 
 import rfrope
 from rfrope import bochner
 
-CASES = {  # phi, scale
-    "gaussian": (family("gaussian", 21.0).phi, 21.0),
-    "triangle": (triangle(48.0), 48.0),
-    "matern": (family("matern 3/2", 21.0).phi, 21.0),
+CASES = {  # phi, scale, axes
+    "gaussian": (family("gaussian", 21.0).phi, 21.0, 1),
+    "triangle": (triangle(48.0), 48.0, 1),
+    "matern, k=2": (family("matern 3/2", 21.0).phi, 21.0, 2),
+    "cauchy, k=3": (family("cauchy", 6.5).phi, 6.5, 3),
+    "spherical, k=3": (spherical(9.0), 5.0, 3),
 }
 
 
 @cache
 def made_of(name: str) -> Any:
-    return bochner.from_function(CASES[name][0])
+    phi, _, ndim = CASES[name]
+    return bochner.from_function(phi, ndim=ndim)
 
 
 @campaign
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", sparse(CASES, lambda name: "spherical" not in name))
 def test_draws_agree_with_phi_and_the_density(name):
-    made, (_, scale) = made_of(name), CASES[name]
+    made, (_, scale, ndim) = made_of(name), CASES[name]
     omega = rfrope.sample(made, N_DRAWS, rng=20240607)
-    assert worst(moment_z(made, scale * np.array([0.2, 0.5, 0.9, 1.4, 2.1]), omega)) < Z_BOUND
-    radius = np.abs(omega)
+    lags = along(scale * np.array([0.2, 0.5, 0.9, 1.4, 2.1]), ndim)
+    assert worst(moment_z(made, lags, omega)) < Z_BOUND
+    radius = np.abs(omega) if ndim == 1 else np.sqrt(np.sum(omega * omega, axis=-1))
     edges, log_w, weight = panels(-30.0, 60.0, 3000)
     w = np.exp(log_w) / scale
-    cdf = np.cumsum(np.sum(weight * 2.0 * made.density(w) * w, axis=-1))
-    if name != "triangle":  # it oscillates between the panels
+    density = made.density(along(w.ravel(), ndim)).reshape(w.shape)
+    sphere = 2.0 * math.pi ** (0.5 * ndim) / math.gamma(0.5 * ndim)
+    cdf = np.cumsum(np.sum(weight * sphere * density * w**ndim, axis=-1))
+    if name not in ("triangle", "spherical, k=3"):  # these oscillate between the panels
         assert cdf[-1] == pytest.approx(1.0, abs=1e-9)
     known = slice(0, int(np.searchsorted(edges, 4.0)))
     assert ks_distance(radius, np.exp(edges[1:][known]) / scale, cdf[known]) < ks_bound(radius.size)
+    points = np.linspace(-1.0, 1.0, 201)
+    for axis in range(ndim if ndim > 1 else 0):
+        beta = stats.beta.cdf(0.5 * (1.0 + points), 0.5 * (ndim - 1), 0.5 * (ndim - 1))
+        assert ks_distance(omega[:, axis] / radius, points, beta) < ks_bound(radius.size)
 
 
 def test_transport_is_odd_to_the_bit_and_monotone():
@@ -52,13 +63,22 @@ def test_transport_is_odd_to_the_bit_and_monotone():
     assert np.isfinite(made.transport(2.0**-53))
 
 
+@pytest.mark.parametrize("name", ["matern, k=2", "cauchy, k=3"])
+def test_the_law_of_more_axes_is_centrally_symmetric(name):
+    made = made_of(name)
+    u = np.random.default_rng(0).uniform(size=(100, 1 + made.ndim))
+    mirrored = np.concatenate([u[:, :1], 1.0 - u[:, 1:]], axis=1)
+    np.testing.assert_array_equal(made.transport(u), -made.transport(mirrored))
+    assert np.all(np.isfinite(made.transport(np.full((1, 1 + made.ndim), 0.5))))
+
+
 def test_phi_of_every_library(xp):
-    made = made_of("matern")
-    host = np.array([0.0, -21.0, 60.0, 5.0])
+    made = made_of("matern, k=2")
+    host = np.array([[0.0, 1.0], [-21.0, 60.0], [3.0, 4.0]])
     found = made.phi(xp(host))
     assert xp.owns(found)
     np.testing.assert_allclose(xp.host(found), made.phi(host), rtol=1e-12)
-    np.testing.assert_allclose(xp.host(found), family("matern 3/2", 21.0).phi(host), rtol=1e-9)
+    np.testing.assert_allclose(xp.host(found), family("matern 3/2", 21.0, 2).phi(host), rtol=1e-9)
     np.testing.assert_allclose(xp.host(made.density(xp(host * 0.01))), made.density(host * 0.01), rtol=1e-12)
 
 

@@ -7,12 +7,16 @@ import numpy as np
 import rfrope
 from rfrope import axial, golden_gate, mixed, mrope
 from rfrope.frequencies import (
+    fold,
+    from_generators,
     from_wavelengths,
     isotropic,
     xpos_scales,
 )
 
-GATE = {"n_blocks": 4, "low": 1.0, "high": 2.0}
+UNIT, FOUR, GATE = np.eye(4), np.ones((4, 2)), {"n_blocks": 4, "low": 1.0, "high": 2.0}
+SKEW = np.random.default_rng(0).standard_normal((2, 4, 4))
+SKEW -= np.swapaxes(SKEW, -1, -2)
 HALF, INTERLEAVED = (rfrope.Rope([1.0], pairing=pairing) for pairing in ("half", "interleaved"))
 EDGE = "positions holds NaN or infinity, or numbers more than 565 * 1.0 from 0.0"
 
@@ -44,4 +48,13 @@ ROWS = [
     (lambda: mrope(np.ones(32), (8, 12, 12), interleaved=True), ValueError, "sections (8, 12, 12) interleaved put"),
     # directions
     (lambda: isotropic([1.0], 1025, ndim=3), ValueError, "n_directions is 1025; expected at most 1024 in three axes"),
+    # generators
+    (lambda: from_generators(np.zeros((3, 3))), ValueError, "generators has shape (3, 3); expected (k, d, d), or (d"),
+    (lambda: from_generators(np.eye(2)), ValueError, "generators holds a matrix that is not skew-symmetric"),
+    (lambda: from_generators(SKEW), ValueError, "generators 0 and 1 do not commute: their relative commutator is 0."),
+    (lambda: fold(np.ones((5, 2)), UNIT), ValueError, "weight has shape (5, 2), but basis (4, 4); expected d = 4"),
+    (lambda: fold(FOUR, np.stack([UNIT] * 2)), ValueError, "expected d = 4 rows a head"),
+    (lambda: fold(FOUR, 2.0 * UNIT), ValueError, "basis is not orthogonal"),
+    (lambda: fold(FOUR, np.ones(4)), ValueError, "basis has shape (4,)"),
+    (lambda: fold(FOUR.astype(int), UNIT), TypeError, ("weight has shape", "int64")),
 ]  # fmt: skip

@@ -62,7 +62,8 @@ USUAL |= {"phases": np.ones((3, 4)), "rates": np.ones((3, 4)), "values": np.ones
 USUAL |= {"source": "half", "target": "interleaved", "layout": "q8_0", "storage": "float32", "engine": "vllm"}
 USUAL |= {"shape": (2, 3), "segments": [2, (1, 2, 2)], "sections": [2, 2]}
 USUAL |= {"cu_seqlens": np.array([0, 2, 3]), "wavelengths": np.array([1.0, 2.0]), "angles": np.array([0.0, 1.0])}
-USUAL |= {"gains": np.ones(4), "cosine": np.ones(4), "sine": np.eye(4), "n_directions": 4}
+USUAL |= {"generators": np.kron(np.diag([1.0, 0.5]), [[0.0, -1.0], [1.0, 0.0]]), "weight": np.ones((8, 3))}
+USUAL |= {"basis": np.eye(4), "gains": np.ones(4), "cosine": np.ones(4), "sine": np.eye(4), "n_directions": 4}
 USUAL |= {"n_blocks": 4, "step": 0.1, "low": 0.1, "high": 1.0, "head_dim": 8, "d_model": 8, "n_projections": 3}
 USUAL |= {"kernel": GAUSSIAN, "law": GAUSSIAN, "text": GAUSSIAN, "name": "gaussian", "design": "shifted", "error": 0.1}
 USUAL |= {"weights": [0.5, 0.5], "kernels": [rfrope.kernel("gaussian"), CAUCHY], "points": np.array([0.2, 0.7])}
@@ -442,7 +443,7 @@ OF_THE_HOST = {  # as docs/explain/precision.rst says
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
     *("atlas", "scaling.scale_axis"),
-    *("plan", "audit", "bochner.from_autocorrelation", "bochner.from_series", "engines.export"),
+    *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "engines.export"),
     *("engines.rounding", "engines.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),
     *("plotting.mean_kernels", "plotting.wavelengths", "save"),
 }

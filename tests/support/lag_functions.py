@@ -41,12 +41,16 @@ def parabola(b: float) -> Function:
     return lambda x: np.maximum(1.0 - (x / b) ** 2, 0.0)
 
 
+def spherical(b: float) -> Function:
+    return lambda r: np.where(np.abs(r) < b, 1.0 - 1.5 * np.abs(r) / b + 0.5 * (np.abs(r) / b) ** 3, 0.0)
+
+
 def less(base: Function, other: Function, mass: float) -> Function:
     return lambda x: (1.0 + mass) * base(x) - mass * other(x)
 
 
-def less_a_wave(mass: float, frequency: float, base: Function = gaussian) -> Function:
-    return less(base, lambda x: np.cos(frequency * x) * gaussian(x), mass)
+def less_a_wave(mass: float, frequency: float, base: Function = gaussian, turn: Function = np.cos) -> Function:
+    return less(base, lambda x: turn(frequency * x) * gaussian(x), mass)
 
 
 # of spectral lines, or of smooth spectra, and none of their values at multiples of 1/200 says which
@@ -61,14 +65,20 @@ SMOOTH = (
 FAMILIES = {"gaussian": {}, "cauchy": {}, "matern 3/2": {"nu": 1.5}, "matern 0.8": {"nu": 0.8}, "exponential": {}}
 
 
-def family(name: str, scale: float) -> rfrope.Kernel:
-    return rfrope.kernel(name.partition(" ")[0], scale=scale, **FAMILIES[name])
+def family(name: str, scale: float, ndim: int = 1) -> rfrope.Kernel:
+    return rfrope.kernel(name.partition(" ")[0], scale=scale, ndim=ndim, **FAMILIES[name])
+
+
+def along(r: np.ndarray, ndim: int) -> np.ndarray:
+    """Lags of lengths r, in one direction."""
+    return r if ndim == 1 else r[:, None] * (np.array([0.6, -0.64, 0.48])[:ndim] / math.sqrt([0, 1, 0.7696, 1][ndim]))
 
 
 def dense(witness: Witness, phi: Function) -> float:
     """The quadratic form as a user would write it."""
     x, w = witness.points, witness.weights
-    return float(w @ phi(x[:, None] - x) @ w)
+    lags = x[:, None] - x
+    return float(w @ phi(lags if lags.ndim == 2 else np.sqrt(np.sum(lags**2, axis=-1))) @ w)
 
 
 def refused(phi: Function, **options: Any) -> NotPositiveDefiniteError:

@@ -1,0 +1,231 @@
+"""Generators of rotations: bases in which they are RoPE, and folding into weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.angles import from_vectors, numbers_on_host, read_numbers
+from rfrope._core.array import Array
+from rfrope._core.blocks import check_pairing
+from rfrope.rotation.provenance import Provenance
+from rfrope.rotation.rope import Rope
+
+_ROUNDED = 1e-9  # part of the largest entry by which generators may miss what they should be
+_SINGLE = 1e-6  # the same where they are given in float32, or less
+
+
+@array.select_device
+def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, Array]:
+    """Return frequencies and basis of the rotations ``expm(sum_a p_a G_a)`` of commuting generators.
+
+    Every rotation of features that depends on the difference of positions alone has this form; in a suitable basis it
+    rotates blocks of two features, like RoPE. `fold` multiplies the basis into the weights.
+
+    Parameters
+    ----------
+    generators : array_like, (k, d, d), or (d, d) for one axis
+        Skew-symmetric, commuting, d even; radians per unit of position.
+    pairing : {"half", "interleaved"}
+        Which two columns of the basis, and so features after `fold`, form a block.
+
+    Returns
+    -------
+    rope : Rope
+        Frequencies ``(D, k)``, D = d/2, or ``(D,)`` for a single matrix, with this pairing.
+    basis : array, (d, d)
+        Orthogonal: columns i and i + D, or 2i and 2i + 1, span block i. ``rope.rotate(x @ basis, p) @ basis.T`` is
+        ``x @ expm(sum p_a G_a).T``.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or matrices are not skew-symmetric or do not commute, to 1e-9 of their size (1e-6 if given
+        in float32 or less).
+    TypeError
+        If a value is not a real number.
+
+    See Also
+    --------
+    frequencies.fold : multiplies the basis into weights.
+
+    Notes
+    -----
+    Commuting skew-symmetric matrices have a common orthogonal basis in which each consists of 2 x 2 blocks
+    ``omega [[0, -1], [1, 0]]``. It is found from the tridiagonal form of a random combination, in which blocks that
+    differ on some axis have different frequencies; directions with frequency 0 on all axes are paired arbitrarily. The
+    basis is computed on the host in float64. Gradients reach the frequencies, and are exact where these are distinct
+    and the generators keep commuting; the basis has none.
+
+    A single generator commutes with itself: STRING (Schenck et al., 2025) and GRAPE (Zhang et al., 2025) on one axis
+    are RoPE in another basis. GRAPE's ``a b^T - b a^T`` has one nonzero frequency,
+    ``sqrt(|a|^2 |b|^2 - (a . b)^2)``; a circulant generator, ``C - C^T``, has one block of frequency 0. ComRoPE-LD (Yu
+    et al., 2025) multiplies one matrix by a number for each axis, so the frequency vectors of a block are collinear and
+    do not see displacements across them.
+
+    Examples
+    --------
+    Rotations of a plane, in another basis:
+
+    >>> turn = np.array([[0.0, -0.5], [0.5, 0.0]])
+    >>> mixer = np.array([[0.6, -0.8], [0.8, 0.6]])
+    >>> rope, basis = from_generators(mixer @ turn @ mixer.T)
+    >>> rope.frequencies
+    array([0.5])
+    """
+    check_pairing(pairing)
+    given, axes, xp = _read(generators)
+    close = _ROUNDED if array.resolution(generators) < 1e-12 else _SINGLE
+    if not array.library(given).is_traced(given):
+        _check_commuting(numbers_on_host(given, "generators"), close)
+    placed = _find_basis(given, close, xp)
+    pairs = xp.reshape(placed, (placed.shape[0], placed.shape[0] // 2, 2))
+    even, odd = pairs[..., 0], pairs[..., 1]
+    vectors = xp.stack([xp.sum(odd * xp.matmul(given[a, ...], even), axis=0) for a in range(given.shape[0])], axis=-1)
+    basis = xp.concat([even, odd], axis=1) if pairing == "half" else placed
+    frequencies = from_vectors(vectors, axes)  # one matrix is one axis
+    return Rope(frequencies, pairing=pairing, source=Provenance(extra={"maker": "from_generators"})), basis
+
+
+@array.select_device
+def fold(weight: Array, basis: Array) -> Array:
+    """Return weights that make queries or keys in the basis of `from_generators`, so that a plain Rope rotates them.
+
+    Fold the weights of queries and of keys, and their biases: scores are unchanged, and the model runs wherever RoPE
+    does. Values need no folding.
+
+    Parameters
+    ----------
+    weight : array_like, (H d, n), or a bias (H d,)
+        Weight of a linear layer ``y = weight @ x``, as in PyTorch: features of all heads, then of the input.
+    basis : array_like, (d, d), or (H, d, d) with one per head
+        Orthogonal. If groups of queries share a key (GQA), one basis per key head, each used for a group of consecutive
+        query heads.
+
+    Returns
+    -------
+    array, as `weight`
+        ``basis.T @ weight`` for each head, rounded once to the dtype of `weight`.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or a basis is not orthogonal to 1e-5 (checked where that is free).
+    TypeError
+        If weights are not real floating.
+
+    See Also
+    --------
+    frequencies.from_generators : returns frequencies and basis.
+
+    Examples
+    --------
+    A circulant STRING as a Rope:
+
+    >>> import scipy.linalg
+    >>> rng = np.random.default_rng(0)
+    >>> circulant = scipy.linalg.circulant(rng.normal(size=8))
+    >>> generator = circulant - circulant.T
+    >>> w_q, w_k = rng.normal(size=(2, 8, 8))
+    >>> x, y = rng.normal(size=(2, 8))
+    >>> old = (scipy.linalg.expm(5 * generator) @ w_q @ x) @ (scipy.linalg.expm(2 * generator) @ w_k @ y)
+    >>> rope, basis = from_generators(generator)
+    >>> new = rope.rotate(fold(w_q, basis) @ x, 5) @ rope.rotate(fold(w_k, basis) @ y, 2)
+    >>> bool(np.isclose(old, new, rtol=1e-12))
+    True
+    """
+    xp, device = array.shared({"basis": basis}, weight=weight)
+    weight = array.numbers(weight, xp, name="weight", device=device)
+    if not array.is_real_floating(weight) or weight.ndim not in (1, 2):
+        raise TypeError(
+            f"weight has shape {tuple(weight.shape)} and dtype {array.dtype_name(weight)}; expected real floating "
+            "numbers (H d, n), or a bias (H d,)"
+        )
+    basis = array.widen(array.numbers(basis, xp, name="basis", device=array.device(weight)), xp)
+    if basis.ndim not in (2, 3) or basis.shape[-1] != basis.shape[-2] or 0 in basis.shape:
+        raise ValueError(f"basis has shape {tuple(basis.shape)}; expected (d, d), or (H, d, d)")
+    if array.has_host_values(basis):
+        unit = xp.eye(basis.shape[-1], dtype=basis.dtype, device=array.device(basis))
+        if not array.all_within(xp.matmul(xp.matrix_transpose(basis), basis) - unit, 1e-5, xp):
+            raise ValueError("basis is not orthogonal; expected one of from_generators")
+    d, heads = basis.shape[-1], basis.shape[0] if basis.ndim == 3 else 1
+    if weight.shape[0] % (d * heads):
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}, but basis {tuple(basis.shape)}; expected d = {d} rows a head"
+        )
+    rows = xp.reshape(array.astype(weight, basis.dtype, xp), (heads, weight.shape[0] // (d * heads), d, -1))
+    folded = xp.matmul(xp.matrix_transpose(xp.reshape(basis, (heads, 1, d, d))), rows)
+    return array.astype(xp.reshape(folded, weight.shape), weight.dtype, xp)
+
+
+# -- the mathematics ---------------------------------------------------------------------------------------------------
+
+
+def _find_basis(given: Array, close: float, xp: Any) -> Array:
+    """Return the common basis, found on the host, without derivatives."""
+    shape = given.shape
+
+    def find_rows(rows: np.ndarray) -> np.ndarray:
+        bases = [_common_basis(one, close) for one in np.reshape(rows, (-1, *shape)).astype(np.float64)]
+        return np.reshape(np.stack(bases), (*rows.shape[:-1], -1))
+
+    if not array.library(given).is_traced(given):
+        host = _common_basis(numbers_on_host(given, "generators").astype(np.float64), close)
+        return array.from_host(host, xp, device=array.device(given), dtype=given.dtype)
+    still = xp.reshape(array.library(given).detach_as_int16(given), (-1,))
+    found = array.map_on_host(find_rows, still, xp, "generators", last_axis=shape[-1] ** 2)
+    return xp.reshape(found, shape[1:])
+
+
+def _common_basis(stack: np.ndarray, close: float) -> np.ndarray:
+    """Orthogonal basis whose neighbouring columns span the planes that all matrices turn.
+
+    In a basis where the mixed matrix is tridiagonal it takes even columns to odd ones by a bidiagonal matrix, whose
+    singular vectors pair them. Both steps are real and short: an interrupt is seen between them.
+    """
+    from scipy.linalg import hessenberg
+
+    weights = np.random.default_rng(0).normal(size=len(stack))  # the same for every call
+    form, basis = hessenberg(np.tensordot(weights, stack, axes=1), calc_q=True)
+    below = np.diagonal(form, -1)  # and what is above is its negative, but for rounding
+    odd, turns, even = np.linalg.svd(np.diag(below[::2]) - np.diag(below[1::2], 1))
+    still = turns <= close * turns[0]
+    order = np.argsort(np.where(still, np.inf, turns), kind="stable")  # they come last
+    basis[:, 0::2], basis[:, 1::2] = basis[:, 0::2] @ even[order].T, basis[:, 1::2] @ odd[:, order]
+    return basis
+
+
+# -- what is allowed in ------------------------------------------------------------------------------------------------
+
+
+def _read(generators: Any) -> tuple[Array, int, Any]:
+    """Generators (k, d, d) in the widest float, the number of axes of positions' form, and their namespace.
+
+    Their values are checked where they can be read: they come to the host anyway.
+    """
+    xp, device = array.shared(generators=generators)
+    given = read_numbers("generators", generators, xp, device)
+    shape = tuple(given.shape)
+    if len(shape) not in (2, 3) or shape[-1] != shape[-2] or shape[-1] % 2 or 0 in shape:
+        raise ValueError(f"generators has shape {shape}; expected (k, d, d), or (d, d), with an even d")
+    if not array.library(given).is_traced(given):
+        host = numbers_on_host(given, "generators")
+        if np.any(np.abs(host + np.swapaxes(host, -1, -2)) > _ROUNDED * np.max(np.abs(host))):
+            raise ValueError("generators holds a matrix that is not skew-symmetric; expected G^T = -G")
+    return xp.reshape(given, (-1, *shape[-2:])), len(shape) - 1, xp
+
+
+def _check_commuting(stack: np.ndarray, close: float) -> None:
+    size = float(np.max(np.abs(stack)))
+    stack = stack / (size or 1.0)  # whose products neither overflow nor vanish
+    for a, first in enumerate(stack):
+        for b, second in enumerate(stack[:a]):
+            commutator = first @ second - second @ first
+            if np.any(np.abs(commutator) > close * len(first)):
+                part = np.linalg.norm(commutator) / (np.linalg.norm(first) * np.linalg.norm(second))
+                raise ValueError(
+                    f"generators {b} and {a} do not commute: their relative commutator is {part:.2g}; expected "
+                    "matrices that do, for which it is 0"
+                )
