@@ -25,6 +25,7 @@ _SEEN = 1e-6  # attention on a key above rounding
 _LIKE = 0.01  # of the spread of a row's logits: what float32 leaves, tables of float32 included
 _LIKE_16 = 0.05
 _ROUNDED, _ROUNDED_16 = 1e-5, 0.02  # relative error of a weight by the dtype of the model
+Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
 
 def check_windows(kinds: list[LayerKind], tokens: int) -> None:
@@ -137,9 +138,6 @@ def _compare(path: str, weights: np.ndarray, logits: np.ndarray, is_narrow: bool
             f"they vary by {spread[worst]:.2g}), as where the config was changed, or something follows the rotation"
         )
     raise ValueError(f"{path} has attention that an atlas cannot describe: {what}; {_INSTEAD}")
-
-
-Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
 
 @dataclass(frozen=True, eq=False)

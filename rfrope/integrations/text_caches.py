@@ -1,4 +1,4 @@
-"""Texts that are read once, their keys and values cached: short windows of them attend to all tokens before them."""
+"""Texts for transformers models: read from ids, strings and files, divided, and cached to be read in short windows."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ from rfrope.integrations import rotations
 
 CHUNK = 1024  # tokens that are read, and whose logits are held, at once
 _CACHES = ("cache", "past_key_values")  # names of a cache, from transformers 5.24 on and before it
+Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
+Module: TypeAlias = Any
+# largest sum of differences of probabilities by what is cached, in half precision, in a model of float32, and of
+# narrower ones, which round all else, too: SmolLM2-135M has up to 0.001 and 0.06
+_NEAR, _NEAR_IN_HALF = 0.05, 0.4
+_EVALUATED = 4  # windows of each document and part that are read
+_OTHERWISE = "expected a model whose keys can be rotated again, or tune_modules with a loss of your own"
 
 
 def read_documents(texts: Any, tokenizer: Any, vocabulary: int) -> list[np.ndarray]:
@@ -104,16 +111,6 @@ def read_whole(model: Module, reading: Reading) -> Tensor:
         logits = found.logits[0, : len(wanted)].float()
         losses.append(torch.nn.functional.cross_entropy(logits, wanted, reduction="none"))
     return torch.cat(losses)[max(reading.first - 1, 0) :].mean()[None]
-
-
-Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
-Module: TypeAlias = Any
-
-# largest sum of differences of probabilities by what is cached, in half precision, in a model of float32, and of
-# narrower ones, which round all else, too: SmolLM2-135M has up to 0.001 and 0.06
-_NEAR, _NEAR_IN_HALF = 0.05, 0.4
-_EVALUATED = 4  # windows of each document and part that are read
-_OTHERWISE = "expected a model whose keys can be rotated again, or tune_modules with a loss of your own"
 
 
 class Windows(NamedTuple):

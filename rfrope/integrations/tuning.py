@@ -15,8 +15,22 @@ from rfrope._core.arguments import choice, finite, listed, positive, show, whole
 from rfrope._core.results import Report, Result, Table, Words, plain
 from rfrope.rotation.rope import Rope
 
-__all__ = ["Tuning"]
+try:
+    import torch
 
+    from rfrope.integrations.halving import AS_IT_IS, BROKEN, WAITED, Halving, RotaryModules, TrainingOptions, frozen
+    from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
+except ImportError as error:
+    raise ImportError(
+        "rfrope.integrations.tuning needs PyTorch and safetensors: pip install 'rfrope[torch]'"
+    ) from error
+
+__all__ = ["Tuning", "tune_modules"]
+
+PER = ("model", "layer", "head")
+_LEARNABLE = ("factors", "temperature")
+
+Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 _LEARNED = "learned"
 _DIGITS = 4
 
@@ -167,25 +181,6 @@ def _reach(documents: int) -> float:
 
 def _stated(mean: float, error: float, sign: str = "") -> str:
     return f"{mean:{sign}.{_DIGITS}f} ± {error:.{_DIGITS}f}"
-
-
-try:
-    import torch
-
-    from rfrope.integrations.halving import AS_IT_IS, BROKEN, WAITED, Halving, RotaryModules, TrainingOptions, frozen
-    from rfrope.integrations.tuning import Tuning
-    from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
-except ImportError as error:
-    raise ImportError(
-        "rfrope.integrations.tuning needs PyTorch and safetensors: pip install 'rfrope[torch]'"
-    ) from error
-
-__all__ = ["Tuning", "tune_modules"]
-
-PER = ("model", "layer", "head")
-_LEARNABLE = ("factors", "temperature")
-
-Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
 
 def tune_modules(

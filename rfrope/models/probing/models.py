@@ -25,6 +25,10 @@ _NEAR = 1e-3  # relative tolerance of a softmax scale
 _OFF = 0.02  # fraction of the largest value; half precision differs by less
 _SIDES = ("queries", "keys")
 _ELSEWHERE = ("gemma3n", "gemma4", "t5gemma")  # the scale is in norms of queries and keys, or in weights
+_ROTATION = re.compile("apply_.*(rotary|rope)")
+_TABLES = re.compile("cos|sin|freqs|position|emb")  # parameters that are not features
+_INDEX = re.compile(r"\.(\d+)\.")
+_FIRST = 11  # tokens of the first forward pass, which finds the layers
 
 
 @dataclass
@@ -157,12 +161,6 @@ def _choose_scale(one: Reached, ropes: tuple[Rope, ...]) -> float | None:
 def _read_mscale(ropes: tuple[Rope, ...]) -> float:
     """Return the factor whose square multi-head latent attention includes in its softmax scale."""
     return math.sqrt(next((known for rope in ropes if (known := rope.source.model.softmax_factor)), 1.0))
-
-
-_ROTATION = re.compile("apply_.*(rotary|rope)")
-_TABLES = re.compile("cos|sin|freqs|position|emb")  # parameters that are not features
-_INDEX = re.compile(r"\.(\d+)\.")
-_FIRST = 11  # tokens of the first forward pass, which finds the layers
 
 
 class ModelLayers:

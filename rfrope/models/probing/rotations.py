@@ -1,4 +1,4 @@
-"""Rotations read from measurements."""
+"""Rotations and positions read from measurements."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from rfrope._core.results import Result
 from rfrope.models.probing.measurements import EXCEEDS, Box, Head, choose_single, find_places, read_phases
 from rfrope.models.tables import HALVES, rounded
 from rfrope.rotation.rope import Rope
+
+Fault: TypeAlias = tuple[str, str, int | None]  # kind, text, position
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,9 +122,6 @@ def total(rope: Rope, head: int = 0) -> np.ndarray:
     if vectors.ndim == 3:
         vectors = vectors[head % len(vectors)]
     return np.asarray(vectors if vectors.ndim == 1 else vectors.sum(axis=-1))
-
-
-Fault: TypeAlias = tuple[str, str, int | None]  # kind, text, position
 
 
 def find_count(head: Head) -> str:
