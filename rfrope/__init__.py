@@ -9,5 +9,5 @@ and the backend comes from the arrays.
 
 import lazy_loader
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # the names are in __init__.pyi
