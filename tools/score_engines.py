@@ -208,14 +208,13 @@ def turn_by_vllm(case: dict[str, Any], positions: np.ndarray, x: np.ndarray) -> 
 
 def turn_by_sglang(case: dict[str, Any], positions: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return features turned by tables of the class that ``get_rope`` chooses, whose operators want a device."""
-    require_reading("SGLang", case)
+    seen = require_reading("SGLang", case).rope  # its attention classes ask for a width, which those observed had
     torch, module = importlib.import_module("torch"), importlib.import_module(MODULES["SGLang"])
     module._ROPE_DICT.clear()
     held, length = read_config(case), case["config"]["max_position_embeddings"]
     parameters = copy.deepcopy(held.rope_parameters)
-    rotary = module.get_rope(
-        case["head_dim"], case["rotary_dim"], length, parameters["rope_theta"], True, parameters, torch.float32
-    )
+    width = case["rotary_dim"] if seen is None else 2 * len(seen.frequencies)
+    rotary = module.get_rope(case["head_dim"], width, length, parameters["rope_theta"], True, parameters, torch.float32)
     original = parameters.get("original_max_position_embeddings")
     kind = "long" if (case["seq_len"] or 0) > (original or 0) else "short"
     table = getattr(rotary, f"{kind}_cos_sin_cache", None)

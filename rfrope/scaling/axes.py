@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.arguments import LARGEST, fraction, whole
+from rfrope._core.arguments import LARGEST, fraction, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.schemes import read, scaled_rope
@@ -97,7 +97,7 @@ def scale_axis(frequencies: Array, axis: int, scheme: Callable[..., Rope], *argu
     ValueError
         If frequencies are not ``(D, k)``, or no block turns by `axis` alone. Also see the scheme.
     TypeError
-        If `axis` is not a whole number. Also see the scheme.
+        If `axis` is not a whole number, or `scheme` no function. Also see the scheme.
 
     See Also
     --------
@@ -125,6 +125,8 @@ def scale_axis(frequencies: Array, axis: int, scheme: Callable[..., Rope], *argu
            [0.    , 0.    , 1.    ],
            [0.    , 0.    , 0.005 ]])
     """
+    if not callable(scheme):
+        raise TypeError(f"scheme is {show(scheme)}; expected a function of rfrope.scaling, such as rfrope.scaling.ntk")
     theta, xp = read(frequencies, shapes="any")
     if theta.ndim != 2:
         raise ValueError(f"frequencies has shape {tuple(theta.shape)}; expected (D, k), one set for all heads")

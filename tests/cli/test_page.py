@@ -67,7 +67,7 @@ VERDICTS = {
     "validate": r"^PASSED: largest \|z\| \S+ \(.*\); bound \S+ \(Bonferroni",
     "compare": r"^They agree\.$",
     "plan": r"^The config is already stretched by yarn with factor 4, .*\. From 128 trained positions to 1024, 8 ",
-    "design": r"^Frequencies, radians .* seed 0\.$",
+    "design": r"^rms error \S+, largest \S+, at lags up to 255, in the worst of 3 heads\.$",
 }
 
 
