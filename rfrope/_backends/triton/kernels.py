@@ -257,7 +257,7 @@ def _form_cos_sin(
         units, rest = _add_product(units, rest, position, at, f_steps[3], column < D)
     if shift is not None:
         at = batch * s_steps[0] + head * s_steps[1] + (token + row) * s_steps[2] + column.to(tl.int64) * s_steps[3]
-        word, lack, _ = _turns(tl.load(shift + at, mask=inside & shifted, other=0.0))
+        word, lack, _ = _turns(tl.load(shift + at, mask=tl.where(shifted, inside, False), other=0.0))
         units, rest = units + word, rest + lack
     cos, sin = _cos_sin(units, rest)
     if scale is not None:
