@@ -14,7 +14,7 @@ from rfrope._core import files
 from rfrope._core.results import Copyable, Report, Table
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, add_model, check_files, load_model, naming, whole
-from rfrope.integrations.tuning import Tuning
+from rfrope.integrations.tuned import Tuning
 
 _STARTS = ("yarn", "llama3", "ntk")
 _LEARNABLE = ("factors", "temperature")
