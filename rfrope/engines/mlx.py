@@ -55,7 +55,12 @@ def _turns_smollm3(config: ConfigRope) -> Callable[[int], Any]:
 
 def _turns_llama4(config: ConfigRope) -> Callable[[int], Any]:
     """Return whether a layer turns; a part ignores ``no_rope_layers``."""
-    return lambda i: (i + 1) % 4 if config.rope.source.model.name else config.raw["no_rope_layers"][i]
+    if config.rope.source.model.name:
+        return lambda i: (i + 1) % 4
+    flags, expected = config.raw["no_rope_layers"] or (), config.raw["num_hidden_layers"]
+    if len(flags) < expected:
+        raise RefusedError(f"stops with an error: no_rope_layers has {len(flags)} entries, not {expected}")
+    return lambda i: flags[i]
 
 
 def _turns_exaone4(config: ConfigRope) -> Callable[[int], Any]:

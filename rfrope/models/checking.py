@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,6 +45,7 @@ _WRITTEN = {  # keys that a user writes, with those of a GGUF
     "rope_type": "",
 }
 _FLOAT32 = 1e-6  # relative; a GGUF holds numbers in float32
+_BASE = r"theta|rotary_emb_base|freq_base"  # in the name of a key for it
 _LAGS = 2048  # distances at which scores are compared within the trained context
 _Engines: TypeAlias = dict[tuple[str, str, str, str], list[str]]  # kind, name, text and fix; and of which RoPEs
 _FACTORS = ("yarn", "linear")  # schemes whose factor times the original context is what they reach
@@ -117,7 +119,10 @@ def check(
         kind = "wrong" if isinstance(error, RefusedError) else "unknown"
         return _conclude([CheckFinding(kind, "", str(error))])
     rope = tuple(_describe(kind, is_alone=len(layers.kinds) == 1) for kind in layers.kinds)
-    found = [*_check_layers(layers), *(_audit(target, None, length) if hasattr(target, "named_modules") else ())]
+    found = [
+        *_check_layers(layers, config),
+        *(_audit(target, None, length) if hasattr(target, "named_modules") else ()),
+    ]
     if isinstance(target, str | os.PathLike) and os.path.isdir(target) and not isinstance(config, str):
         found += _check_stored(os.fspath(target), config, layers)
     for part, kinds in _group(layers).items():
@@ -127,6 +132,14 @@ def check(
     found += [one for one in told if one.kind != "note" and one.where.startswith(asked)]
     if against is not None:
         found += _compare_sides((target, against), (config, other), length)
+        if is_config(other) and not hasattr(against, "named_modules"):  # engines may take two spellings for two things
+            own = check(against, engines=engines, context=context)
+            heard = {(one.where, one.text) for one in (*found, *told)}
+            new = [one for one in (*own.findings, *own.engines) if (one.where, one.text) not in heard]
+            found += [replace(one, where=f"against {one.where}".strip()) for one in new if one in own.findings]
+            told += [
+                replace(one, where=f"{one.where}, against") for one in new if one in own.engines and one.kind == "wrong"
+            ]
     return _conclude(found, rope, told)
 
 
@@ -184,9 +197,9 @@ def _group(layers: Layers) -> dict[str, list[LayerKind]]:
     return parts
 
 
-def _check_layers(layers: Layers) -> Iterator[CheckFinding]:
+def _check_layers(layers: Layers, config: Any) -> Iterator[CheckFinding]:
     """Yield what the config itself says wrong, leaves open, or says of its own."""
-    seen = set()
+    seen, has_base = set(), isinstance(config, str) or re.search(_BASE, json.dumps(config, default=str))
     for kind in layers.kinds:
         rope = kind.rope
         if rope is None or (kind.part, kind.rope_name) in seen:
@@ -200,6 +213,8 @@ def _check_layers(layers: Layers) -> Iterator[CheckFinding]:
         if base <= 1.0:
             text = f"rope_theta is {base:g}: no block turns slower than 1 radian a position, so far scores are noise"
             yield CheckFinding("wrong", where, text, "rope_theta: 10000.0, or the base of the training")
+        elif not has_base:
+            yield CheckFinding("note", where, f"the config names no base: that of the class, {base:g}, is taken")
         if caution := describe_reach(rope):
             yield CheckFinding("wrong" if _falls_short(rope) else "note", where, caution)
         yield from (CheckFinding("caution", where, said) for said in model.remarks)

@@ -34,11 +34,13 @@ def translate_params(held: Mapping[str, Any]) -> Mapping[str, Any]:
     if not ("dim" in held and "n_heads" in held and "model_type" not in held):
         return held
     made = {_NAMES.get(key, key): value for key, value in held.items()} | {"rope_interleave": True}
+    made.pop("llama_4_scaling", None)  # it scales queries by position
+    if made.get("rope_theta") is None:
+        raise ValueError("rope_theta is missing; expected the base of the training (10000.0 for the oldest files)")
     yarn, is_scaled = made.pop("yarn", None), made.pop("use_scaled_rope", False)
     if isinstance(yarn, Mapping):
         scheme = {_YARN.get(key, key): value for key, value in yarn.items()} | {"rope_type": "yarn"}
         made["rope_scaling"] = scheme if scheme.pop("apply_scale", True) else scheme | {"attention_factor": 1.0}
-        made.pop("llama_4_scaling", None)  # it scales queries by position
     elif is_scaled:
         factor, high = made.pop(_FACTOR, None), made.pop("rope_high_freq_factor", None) or 4.0
         made["rope_scaling"] = _LLAMA3 | {"factor": factor or 8.0, "high_freq_factor": high}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from rfrope._core.arguments import printable
@@ -105,7 +106,8 @@ class Check(Result):
             more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
             return printable(f"{self.status}: {reasons[0]}{more}")
         said = self.rope[0] if len(self.rope) == 1 else f"{len(self.rope)} kinds of layers"
-        differing = [*dict.fromkeys(one.where.partition(",")[0] for one in self.engines if one.kind == "wrong")]
+        where = [one.where for one in self.engines if one.kind == "wrong"]
+        differing = [*dict.fromkeys(re.sub(r"( \(read, not run\))?(, .*)?$", "", one) for one in where)]
         if any(one.kind == "caution" for one in self.findings):
             said += "; but not all keys are read as they look, see below"
         if not differing:
@@ -134,7 +136,7 @@ class Check(Result):
             lines += ["", "RoPE:", *(f"  {one}" for one in self.rope)]
         if self.engines:
             lines += ["", "Engines, and what to type for each:"]
-            told = [one for one in self.engines if one not in first]
+            told = sorted((one for one in self.engines if one not in first), key=lambda one: not one.fix)
             lines += [
                 line for one in told if one.kind == "wrong" or (one.fix and one.kind == "note") for line in one.lines
             ]

@@ -125,7 +125,7 @@ def scale_axis(frequencies: Array, axis: int, scheme: Callable[..., Rope], *argu
            [0.    , 0.    , 1.    ],
            [0.    , 0.    , 0.005 ]])
     """
-    if not callable(scheme):
+    if not callable(scheme) or isinstance(scheme, type):
         raise TypeError(f"scheme is {show(scheme)}; expected a function of rfrope.scaling, such as rfrope.scaling.ntk")
     theta, xp = read(frequencies, shapes="any")
     if theta.ndim != 2:

@@ -1,6 +1,7 @@
 """One verdict on a model's RoPE: no alarm at right models, wrong ones named, and what is typed is what was meant."""
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -110,6 +111,13 @@ def test_sides_that_agree_though_they_are_written_otherwise():
     new |= {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}, "model_type": "qwen2"}
     assert check(QWEN, against=new | {"max_position_embeddings": 40960}).passed
     assert check(rfrope.from_config(QWEN)[0], against=QWEN).passed
+    spelled = check(QWEN, against=new)  # transformers 4 does not read this spelling
+    assert re.search(r"right in transformers: .*; transformers 4 \S+ differs, see below$", spelled.verdict)
+    assert "but not all keys" in check(QWEN, against=QWEN | {"partial_rotary_factor": 0.5}).verdict
+    bare = {key: value for key, value in QWEN.items() if key != "rope_theta"}
+    assert "the config names no base: that of the class, 10000, is taken" in str(check(bare))
+    llama4 = BASE | {"model_type": "llama4_text", "rope_theta": 5e5, "num_hidden_layers": 4, "no_rope_layers": []}
+    assert "MLX-LM" in check(llama4).verdict  # it stops: its list must have every layer
     with pytest.raises(ValueError, match="against is None, and target is Rope"):
         check(rfrope.from_config(QWEN)[0])
 

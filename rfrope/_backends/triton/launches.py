@@ -320,15 +320,18 @@ class Repeat:
         return y, z
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # other classes may watch what is done to them
+
+
 def _lies_like(x: Any, layout: Any) -> bool:
     """Return whether it is a tensor of a layout without a gradient, or None twice.
 
-    The keys of its operators say the kind of device, and whether it is strided, negated, mapped or of another class.
+    The keys of its operators say the kind of device, and whether it is strided, negated or mapped.
     """
     if x is None or layout is None:
         return x is layout
     keys, dtype, device, shape, strides = layout
-    if not isinstance(x, torch.Tensor) or _keys(x).raw_repr() != keys or x.dtype is not dtype:
+    if type(x) not in _PLAIN or _keys(x).raw_repr() != keys or x.dtype is not dtype:
         return False
     if x.get_device() != device or x.shape != shape or x.stride() != strides or x.data_ptr() % 16:
         return False
