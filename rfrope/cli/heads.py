@@ -59,10 +59,10 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--texts has {len(options.texts)} files; expected one, or at least 3")
     check_files(options)
     model, tokenizer, texts = load_model(options)
-    from rfrope.integrations import loading, transformers
+    from rfrope.integrations import text_caches, transformers
 
     with naming("--texts", ", ".join(options.texts)):
-        documents = loading.cut_documents(tokenizer, texts, options.documents, options.tokens)
+        documents = text_caches.cut_documents(tokenizer, texts, options.documents, options.tokens)
     found = transformers.atlas(model, documents, part=options.part, skip=options.skip, context=options.context)
     page.emit(
         options,

@@ -135,11 +135,11 @@ def load_model(options: argparse.Namespace) -> tuple[Any, Any, list[str]]:
             except UnicodeDecodeError:
                 raise ValueError("expected a text in UTF-8") from None
     try:
-        from rfrope.integrations import loading, transformers  # noqa: F401  # what else the command needs
+        from rfrope.integrations import text_caches, transformers  # noqa: F401  # what else the command needs
     except ImportError as error:
         raise ValueError(f"rfrope {options.command} needs more: {error}") from None
     with naming("MODEL", options.model):
-        return (*loading.load(options.model), texts)
+        return (*text_caches.load(options.model), texts)
 
 
 def is_saved(source: str) -> bool:

@@ -59,14 +59,14 @@ def _run(options: argparse.Namespace) -> int:
     if options.trained is not None and options.window is not None and options.window > options.trained:
         raise ValueError(f"--window is {options.window}; expected at most --trained, {options.trained}")
     model, tokenizer, texts = load_model(options)
-    from rfrope.integrations import loading, transformers
+    from rfrope.integrations import text_caches, transformers
 
     names = ("trained", "starts", "part", "learnable", "window", "steps", "rate", "checkpoint")
     given = {name: getattr(options, name) for name in names}
     documents: list[Any] = texts
     if len(texts) == 1:
         with naming("--documents and --context", f"{options.documents} of {options.texts[0]}"):
-            documents = loading.cut_documents(tokenizer, texts, options.documents, options.context)
+            documents = text_caches.cut_documents(tokenizer, texts, options.documents, options.context)
     found = transformers.tune(model, documents, options.context, tokenizer=tokenizer, rng=options.seed, **given)
     rope: Any = found.rope
     page.emit(

@@ -1,8 +1,10 @@
-"""Texts that are read once, their keys and values cached: short windows of them attend to all tokens before them."""
+"""Texts for transformers models: read, divided, and cached, so that short windows attend to all tokens before them."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -10,20 +12,162 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
+import transformers
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from rfrope._core import files
+from rfrope._core.arguments import printable, show
 from rfrope.integrations import rotations
-from rfrope.integrations.texts import CHUNK, name_cache
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 Module: TypeAlias = Any
 
+CHUNK = 1024  # tokens that are read, and whose logits are held, at once
+_CACHES = ("cache", "past_key_values")  # names of a cache, from transformers 5.24 on and before it
 # largest sum of differences of probabilities by what is cached, in half precision, in a model of float32, and of
 # narrower ones, which round all else, too: SmolLM2-135M has up to 0.001 and 0.06
 _NEAR, _NEAR_IN_HALF = 0.05, 0.4
 _EVALUATED = 4  # windows of each document and part that are read
 _OTHERWISE = "expected a model whose keys can be rotated again, or tune_modules with a loss of your own"
+
+
+def read_documents(texts: Any, tokenizer: Any, vocabulary: int) -> list[np.ndarray]:
+    """Return token ids, below `vocabulary`, of texts: ids, strings, or paths of text files."""
+    if isinstance(texts, str | bytes | os.PathLike) or not hasattr(texts, "__iter__"):
+        raise TypeError(f"texts is {show(texts)}; expected a sequence of texts, each a document")
+    return [_read_document(f"texts[{i}]", one, tokenizer, vocabulary) for i, one in enumerate(texts)]
+
+
+def _read_document(name: str, text: Any, tokenizer: Any, vocabulary: int) -> np.ndarray:
+    if isinstance(text, os.PathLike):
+        try:
+            text = files.read_bytes(os.fspath(text)).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(f"{name}, {printable(str(text))}, is not UTF-8; expected a file of text") from None
+    if isinstance(text, str):
+        if tokenizer is None:
+            raise ValueError(f"tokenizer is None, but {name} is a text; expected the model's tokenizer, or token ids")
+        text = tokenizer(text, verbose=False)["input_ids"]
+    ids = np.asarray(text)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise TypeError(f"{name} has shape {ids.shape} of {ids.dtype}; expected token ids, a string or a path")
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
+        raise ValueError(
+            f"{name} has ids from {ids.min()} to {ids.max()}; expected those of {vocabulary} tokens, from 0"
+        )
+    return ids.astype(np.int64)
+
+
+def divide(documents: Sequence[np.ndarray], context: int, share: float, seed: int) -> list[list[np.ndarray]]:
+    """Return the beginnings, of `context` tokens, of documents that teach, of those that choose, and of held-out ones.
+
+    Raises
+    ------
+    ValueError
+        If a document is shorter than the context or is there twice, or if there are too few.
+    """
+    seen: dict[bytes, int] = {}
+    for i, one in enumerate(documents):
+        if len(one) < context:
+            raise ValueError(
+                f"texts[{i}] has {len(one)} tokens; expected at least {context}, those of the context, in every text, "
+                "such as several joined"
+            )
+        if (first := seen.setdefault(one.tobytes(), i)) != i:
+            raise ValueError(f"texts[{i}] is texts[{first}] again; expected different documents")
+    apart = max(2, round(share * len(documents)))
+    if len(documents) < 2 * apart + 1:
+        raise ValueError(
+            f"texts has {len(documents)} documents; expected at least {2 * apart + 1}: {apart} are held out, {apart} "
+            "choose, and the others are learned from"
+        )
+    order = [documents[i][:context] for i in np.random.default_rng([seed, 0]).permutation(len(documents))]
+    return [order[2 * apart :], order[apart : 2 * apart], order[:apart]]
+
+
+class Reading(NamedTuple):
+    """A text that is read whole, from its beginning."""
+
+    ids: np.ndarray  # (tokens,), of int64
+    first: int  # position from which the losses of tokens count
+
+
+def name_cache(model: Module) -> str:
+    """Return the parameter by which a model takes a cache: of this transformers, unless it was written for another."""
+    taken = inspect.signature(model.forward).parameters
+    outputs = CausalLMOutputWithPast.__dataclass_fields__
+    return next(name for names in (taken, outputs) for name in _CACHES if name in names)
+
+
+@torch.no_grad()
+def read_whole(model: Module, reading: Reading) -> Tensor:
+    """Return the mean loss (1,) of the tokens of a text that count, in nats; it is read in chunks with a cache."""
+    ids = torch.from_numpy(reading.ids)[None].to(next(model.parameters()).device)
+    cache, name, losses = None, name_cache(model), []
+    for first in range(0, ids.shape[1] - 1, CHUNK):
+        some, wanted = ids[:, first : first + CHUNK], ids[0, first + 1 : first + CHUNK + 1]
+        places = torch.arange(first, first + some.shape[1], device=ids.device)[None]
+        found = model(some, position_ids=places, use_cache=True, **{name: cache})
+        cache = next(found[one] for one in _CACHES if one in found)
+        logits = found.logits[0, : len(wanted)].float()
+        losses.append(torch.nn.functional.cross_entropy(logits, wanted, reduction="none"))
+    return torch.cat(losses)[max(reading.first - 1, 0) :].mean()[None]
+
+
+def load(path: str) -> tuple[Any, Any]:
+    """Load a model in float32 and its tokenizer from a folder or a GGUF file, without the network.
+
+    Raises
+    ------
+    ValueError
+        If there is no such folder or file, or transformers cannot load it, with its reason.
+    """
+    if not os.path.exists(path):
+        raise ValueError(f"{printable(path)} does not exist; expected a folder with a model, or a GGUF file")
+    folder, options = path, {"local_files_only": True}
+    if os.path.isfile(path):
+        if not path.lower().endswith(".gguf"):
+            raise ValueError(f"{printable(path)} is a file; expected a folder with a model, or a GGUF file")
+        folder, name = os.path.split(os.path.abspath(path))
+        options["gguf_file"] = name  # type: ignore[assignment]
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # warnings of other projects, while files are read
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
+    except Exception as error:  # whatever libraries raise for files that are not what they say
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{printable(path)} does not load: {reason}") from None
+    return model.eval(), tokenizer
+
+
+def cut_documents(tokenizer: Any, texts: Sequence[str], count: int, tokens: int) -> list[list[int]]:
+    """Return documents of `tokens` tokens: the beginning of each text, or `count` separate stretches of a single text.
+
+    Raises
+    ------
+    ValueError
+        If the texts are too short.
+    """
+    ids = [tokenizer(text, verbose=False)["input_ids"] for text in texts]
+    if len(ids) == 1:
+        (whole,) = ids
+        if len(whole) < count * tokens:
+            raise ValueError(
+                f"the text has {len(whole)} tokens; expected {count * tokens} for {count} documents of {tokens}: give "
+                "a longer text, several texts, or fewer tokens"
+            )
+        return [whole[i * len(whole) // count :][:tokens] for i in range(count)]
+    shortest = min(range(len(ids)), key=lambda i: len(ids[i]))
+    if len(ids[shortest]) < tokens:
+        raise ValueError(
+            f"text {shortest + 1} has {len(ids[shortest])} tokens; expected {tokens}: leave it out, or take fewer"
+        )
+    return [one[:tokens] for one in ids]
 
 
 class Windows(NamedTuple):

@@ -16,8 +16,16 @@ from rfrope._core.arguments import choice, listed, show, whole
 from rfrope._core.parallel import show_progress
 from rfrope.integrations import tuning
 from rfrope.integrations.halving import Halving, RotaryModules, frozen
-from rfrope.integrations.text_caches import TextCaches, Windows, draw_window, spread_windows
-from rfrope.integrations.texts import Reading, divide, read_documents, read_whole
+from rfrope.integrations.text_caches import (
+    Reading,
+    TextCaches,
+    Windows,
+    divide,
+    draw_window,
+    read_documents,
+    read_whole,
+    spread_windows,
+)
 from rfrope.integrations.tuned import Tuning
 from rfrope.layers.torch import RotaryEmbedding
 from rfrope.models import from_config

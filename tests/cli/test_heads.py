@@ -51,8 +51,8 @@ def test_json_and_several_texts(says, model):
 
 
 def test_what_is_missing_is_said_before_the_work(run, model, monkeypatch):
-    monkeypatch.setitem(sys.modules, "rfrope.integrations.loading", None)
-    monkeypatch.delattr("rfrope.integrations.loading", raising=False)
+    monkeypatch.setitem(sys.modules, "rfrope.integrations.text_caches", None)
+    monkeypatch.delattr("rfrope.integrations.text_caches", raising=False)
     code, out, err = run(*line(model))
     assert (code, out) == (2, "")
     assert "rfrope heads needs more" in err
@@ -67,7 +67,7 @@ class Words:
 
 def test_one_text_is_cut_into_stretches_far_apart_and_several_are_taken_from_their_start():
     pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
-    from rfrope.integrations.loading import cut_documents
+    from rfrope.integrations.text_caches import cut_documents
 
     assert cut_documents(Words(), ["a " * 100], 4, 5) == [[*range(at, at + 5)] for at in (0, 25, 50, 75)]
     assert cut_documents(Words(), ["a " * 9, "b " * 7], 4, 3) == [[0, 1, 2]] * 2

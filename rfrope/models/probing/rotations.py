@@ -1,14 +1,138 @@
-"""Rotations read from measurements."""
+"""Rotations and positions read from measurements."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from rfrope._core.results import Result
-from rfrope.models.probing.measurements import Box
+from rfrope.models.probing.measurements import EXCEEDS, Box, Head, choose_single, find_places, read_phases
+from rfrope.models.tables import HALVES, rounded
 from rfrope.rotation.rope import Rope
+
+Fault: TypeAlias = tuple[str, str, int | None]  # kind, text, position
+
+
+def find_count(head: Head) -> str:
+    """Return what tokens are counted by instead of their positions, or ""."""
+    first, own = head.box.positions
+    ways = {
+        "positions are not used, but the place in the sequence": np.arange(len(own)),
+        "positions of the first row of the batch are used for all rows": first,
+        "positions are counted from that of the first token": own - own[0],
+        "positions are sorted first": np.sort(own),
+        "positions are in the reverse order": own[::-1],
+        "tokens turn by the position of the one before them": np.roll(own, 1),
+        "tokens turn by the position of the one after them": np.roll(own, -1),
+    }
+    z = head.z[1] / head.size
+    fitting = (text for text, at in ways.items() if {0, 1} <= {*at.tolist()} and read_phases(z, at, head.noise).is_like)
+    return next(fitting, "")
+
+
+def judge_positions(head: Head, meant: list[np.ndarray]) -> Iterator[Fault]:
+    """Yield what is wrong with the positions of a head, which may be meant to have given frequencies (D,)."""
+    z, phases = head.z / head.size, head.phases
+    if head.side != "scores" and np.max(np.abs(z[0] - z[0, :1])) <= 8.0 * head.noise:
+        alike = [one for one in head.box.turning if one.side == head.side]
+        turned = np.array([np.angle(one.z[0, 0]) for one in alike])
+        by_head = np.outer([one.number for one in alike], turned[0] / max(1, alike[0].number))
+        counts = len(alike) > 1 and np.max(np.abs(np.exp(1j * turned) - np.exp(1j * by_head))) < 0.01
+        what = "heads count as positions: the table goes with the wrong axis"
+        yield "positions", what if counts else "the rotation is the same at all positions", 0
+        return
+    wanted, room = phases.turn(head.box.positions[1], head.noise)
+    if phases.is_like and np.all(np.abs(z[1] - np.exp(1j * wanted)) <= room):
+        if np.max(np.abs(phases.start)) > 8.0 * head.noise:
+            yield _find_others(head, 0)
+    elif text := find_count(head):
+        yield "positions", text, None
+    elif not phases.is_like and (fault := _find_rounding(head, meant)):
+        yield fault
+    else:
+        yield _find_others(head, int(phases.is_like))  # the first row, unless it is right
+
+
+def _find_rounding(head: Head, meant: list[np.ndarray]) -> Fault | None:
+    """Return a fault for positions or phases in half precision, or None."""
+    at, z = head.box.positions[0].astype(float), head.z[0] / head.size
+    room = 8.0 * head.noise + 2.0**-20 * at[:, None]
+    for omega, (width, half) in itertools.product([head.phases.frequencies, *meant], HALVES.items()):
+        phases = at[:, None] * omega
+        with np.errstate(over="ignore", invalid="ignore"):  # float16 overflows at 65504
+            places = rounded(at, width)
+            off = np.abs(z - np.exp(1j * places[:, None] * omega))
+            apart = np.abs(z - np.exp(1j * np.sign(phases) * rounded(np.abs(phases), width)))
+        if np.all(off <= room) and np.any(places != at):
+            return "half precision", f"positions rounded to {half}", int(at[places != at].min())
+        if np.all(apart <= room + np.abs(phases) * 2.0**-width) and np.mean(apart <= room) > 0.95:
+            return "half precision", f"phases rounded to {half}", head.find_first_off(omega)
+    return None
+
+
+def _find_others(head: Head, row: int) -> Fault:
+    """Return a fault with the other positions by which the tokens of a row are rotated."""
+    at, context, omega = head.box.positions[row], head.box.context, head.phases.frequencies
+    places, near = find_places(head.z[row] / head.size, omega, 1 - context, context)
+    wrong, whose = (places != at) & near, "the second row of the batch turns" if row else "they turn"
+    if not np.any(wrong) or np.mean(near) < 0.5:
+        off = np.max(np.abs(head.z[row] / head.size - np.exp(1j * head.phases.turn(at, 0.0)[0])), axis=1) > EXCEEDS
+        first = int(np.min(at[off], initial=at.max()))
+        return "rows", f"phases are not proportional to positions, first at {first}", first
+    shifts = (places - at)[near]
+    if np.all(shifts == shifts[0]):
+        shift = int(shifts[0])
+        text = f"{whose} by positions that are {abs(shift)} {'more' if shift > 0 else 'less'} than those given"
+        moves = np.max(np.abs(head.again - head.z)) > 16.0 * head.noise * head.size
+        since = ", and by others at the next call: tokens of earlier calls are counted" if moves else ""
+        return "positions", text + since, None if row else 0
+    first = int(at[wrong].min())
+    turns_as = int(places[at == first][0])
+    if np.all(places[near & (at >= first)] == first - 1) and first < at.max():
+        return "too short", f"the table ends: from {first} on all positions turn as {first - 1} does", first
+    if turns_as < first and np.all(places[near] == at[near] % (first - turns_as)):
+        return "positions", f"positions begin again at {first - turns_as}", first
+    return "positions", f"position {first} turns as position {turns_as} does", first
+
+
+def judge_single(head: Head) -> Iterator[Fault]:
+    """Yield what is wrong with positions in calls with one token per row."""
+    context, given = head.box.context, choose_single(head.box.context)
+    z = head.single / np.maximum(np.abs(head.single), 1e-30)
+    phases, room = head.phases.turn(given, 0.01 + 8.0 * head.noise)
+    off = np.abs(z - np.exp(1j * phases))
+    if np.all(off <= room):
+        return
+    if np.all(off[0] <= room[0]) and np.max(np.abs(z[1] - z[0])) <= 0.01:
+        yield "state", "a call turns by the positions of the one before, which had as many tokens", None
+        return
+    places, near = find_places(z.reshape(-1, z.shape[-1]), head.phases.frequencies, 1 - context, 2 * context)
+    row = int(np.argmax(places != given.ravel()))
+    what = f"a token at {given.ravel()[row]} turns as position {places[row]} does"
+    yield "positions", f"alone in its call, {what if np.all(near) else 'a token turns by no position'}", None
+
+
+def find_exchanged(box: Box) -> str:
+    """Return which heads or rows are exchanged, or use key heads of another group, or ""; lengths differ by head."""
+    for head in box.turning if box.kv_heads else ():
+        count = sum(one.side == head.side for one in box.heads)
+        in_group = box.kv_heads if head.side == "scores" else count
+        own, h = head.number * in_group // count, head.number
+        for row, z in enumerate(head.single[0]):
+            length, wanted = (np.median(np.abs(z)) or 1.0) / head.size, row * in_group + own
+            other, found = divmod(round(length) - 1, in_group)
+            if abs(length / (1.0 + wanted) - 1.0) <= 0.01 + 8.0 * box.noise:
+                continue
+            if not 0 <= other < len(head.single[0]) or abs(length - round(length)) > 0.1:
+                return f"{head.side}: head {h} has another length where heads differ"
+            if head.side == "scores" and other == row:
+                return f"query head {h} meets key head {found}, and {own} is that of its group"
+            return f"{head.side}: head {h} of row {row} of the batch comes from head {found} of row {other}"
+    return ""
 
 
 @dataclass(frozen=True, eq=False)
