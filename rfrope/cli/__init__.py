@@ -15,10 +15,13 @@ from typing import NoReturn
 import rfrope
 from rfrope._core import dispatch, results
 from rfrope._core.arguments import printable
-from rfrope.cli import audit, check, compare, design, doctor, export, heads, inspect, plan, tune, validate
+from rfrope.cli import check, design, doctor, export, inspect, plan, texts, validate
 from rfrope.cli.shared import print_text
 
-_COMMANDS = (check, validate, design, inspect, plan, tune, export, compare, audit, heads, doctor)
+_COMMANDS = (
+    *(check.add_check, validate.add, design.add, inspect.add, plan.add, texts.add_tune, export.add),
+    *(check.add_compare, check.add_audit, texts.add_heads, doctor.add),
+)
 # options whose name is not that of the argument in Python
 _OPTIONS = {"rng": "seed", "trained_context": "trained", "engine": "to", "n_samples": "samples", "n_trials": "trials"}
 _OPTIONS |= {"n_blocks": "blocks"}
@@ -125,6 +128,6 @@ def _parser() -> argparse.ArgumentParser:
         help="print a script that completes commands and options in a shell, and stop",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for command in _COMMANDS:
-        command.add(commands)
+    for add in _COMMANDS:
+        add(commands)
     return parser

@@ -1,23 +1,31 @@
-"""``rfrope check``: say whether the RoPE of a model is right, and what to type if it is not."""
+"""``rfrope check``, ``compare`` and ``audit``: whether the RoPE of a model is right, in its config or as it runs."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from rfrope import engines, models, storage
+from rfrope._core import files
+from rfrope._core.results import Report, Words
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, is_saved, one_of, whole
+from rfrope.cli.shared import add_command, add_files, check_files, is_saved, naming, one_of, whole
 from rfrope.models.verdicts import CODES
+from rfrope.plotting import panels
+from rfrope.plotting.panels import Curve, Panel
+
+_ENGINES = [engine.name for engine in engines.records() if engine.reading is not None]
+_ENGINE: dict[str, Any] = {"type": one_of(_ENGINES), "choices": _ENGINES, "action": "append", "metavar": "NAME"}
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    names = [engine.name for engine in engines.records() if engine.reading is not None]
+def add_check(commands: Any) -> None:
+    """Add ``rfrope check`` to the parser."""
     command = add_command(
         commands,
         "check",
-        _run,
+        _check,
         "Say whether the RoPE of a model is right: one verdict, then what was found, what each engine makes of it, and "
         "what to type. With a second file, say whether two sides have the same RoPE: a trainer and a server, a "
         "checkpoint and its quantised file. Nothing is downloaded, and no code beside a config is run.",
@@ -25,15 +33,15 @@ def add(commands: Any) -> None:
         codes="0 if it is right, 1 if it is wrong, 2 if that cannot be told, or for bad input",
     )
     option, source = command.add_argument, "a config.json, params.json or GGUF, or the folder of one"
+    agrees = f"one that must agree; may be given again: {', '.join(_ENGINES)}"
     option("target", metavar="TARGET", help=source)
     option("against", metavar="AGAINST", nargs="?", help="what must have the same RoPE; also a file of rfrope.save")
-    engine = {"type": one_of(names), "choices": names, "action": "append", "metavar": "NAME"}
-    option("--engine", dest="engines", help=f"one that must agree; may be given again: {', '.join(names)}", **engine)
+    option("--engine", dest="engines", help=agrees, **_ENGINE)
     option("--context", type=whole, metavar="N", help="positions that it must reach (default: those of the config)")
     add_files(command, "html")
 
 
-def _run(options: argparse.Namespace) -> int:
+def _check(options: argparse.Namespace) -> int:
     check_files(options)
     against = options.against
     if against is not None and is_saved(against):
@@ -41,3 +49,87 @@ def _run(options: argparse.Namespace) -> int:
     found = models.check(options.target, engines=options.engines, context=options.context, against=against)
     page.emit(options, f"RoPE of {options.target}", found.report(), found.to_dict())
     return CODES[found.status]
+
+
+def add_compare(commands: Any) -> None:
+    """Add ``rfrope compare`` to the parser."""
+    command = add_command(
+        commands,
+        "compare",
+        _compare,
+        "Compare how engines read the RoPE of one config.json, by the rules in each engine's source: frequencies, "
+        "pairing, attention factor, and the effect of the length of the text. Reports the size of disagreements, the "
+        "first distance at which a score differs by 1 %, and what to write into the config to make them agree. "
+        f"Engines: {', '.join(_ENGINES)}. Engines whose code for a model was not read are listed as unknown.",
+        example="rfrope compare config.json --engine transformers --engine llama.cpp",
+    )
+    option, length = command.add_argument, "length of the text (default: the context, and where a scheme changes)"
+    option("source", metavar="SOURCE", help="a Hugging Face config.json, or its folder")
+    option("--engine", help="only this one; may be given again", **_ENGINE)
+    option("--context", "--seq-len", dest="seq_len", type=whole, metavar="n", help=length)
+    option("--sources", action="store_true", help="list the files that each rule was written from")
+    add_files(command, "html")
+
+
+def _compare(options: argparse.Namespace) -> int:
+    check_files(options)
+    found = models.compare(options.source, options.engine, seq_len=options.seq_len)
+    parts: list[Any] = []
+    for rope in found.ropes:
+        parts += [*rope.report().parts, partial(_draw, rope)]
+    listed = found.ropes[0].engines if options.sources else ()
+    parts += [Words([f"{one.engine} {one.version}", *(f"  {file}" for file in one.sources)]) for one in listed]
+    report = Report(parts, found.report().verdict)
+    page.emit(options, f"Engines on {options.source}", report, found.to_dict())
+    return 0
+
+
+def _draw(found: models.RopeComparison) -> Iterator[Panel]:
+    """Yield a figure with a curve for each score that engines give equal content, if there is one."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    ropes = {}
+    for one in found.engines:
+        if one.rope is not None:
+            same = (one.rope.attention_factor, *(f"{w:.11g}" for w in one.rope.frequencies))
+            groups.setdefault(same, []).append(one.engine)
+            ropes[same] = one.rope
+    curves = []
+    for same, names in groups.items():
+        rope = ropes[same]
+        still = max((found.qk_head_dim + 1) // 2 - rope.frequencies.size, 0)
+        curves.append(Curve(", ".join(names), rope.frequencies, found.seq_len - 1, still, rope.attention_factor**2))
+    if curves and found.seq_len > 1:
+        title = f"Score of equal content: {found.name or found.model_type}, a text of {found.seq_len} positions"
+        yield panels.mean_kernels(title, curves, found.seq_len)
+
+
+def add_audit(commands: Any) -> None:
+    """Add ``rfrope audit`` to the parser."""
+    command = add_command(
+        commands,
+        "audit",
+        _audit,
+        "Compare the frequencies or cos/sin tables of a running model with its config. Reports uninitialised memory, "
+        "half precision, tables that end too early, wrong pairing, width, attention factor, scheme or factor, the "
+        "most similar known mistake, and the position from which it matters. FILE is an .npy with frequencies or a "
+        "table, or an .npz whose arrays have the names of a model's buffers (inv_freq, cos_cached, sin_cached, "
+        "cos_sin_cache, freqs_cis).",
+        example="rfrope audit buffers.npz config.json",
+        codes="0 if nothing is wrong, 1 if something is, or 2 for bad input",
+    )
+    option, meant = command.add_argument, "a Hugging Face config.json or its folder, or a file that rfrope.save wrote"
+    option("file", metavar="FILE", help="what the model holds: .npy or .npz")
+    option("meant", metavar="MEANT", help=meant)
+    option("--context", type=whole, metavar="N", help="positions that tables must have")
+
+
+def _audit(options: argparse.Namespace) -> int:
+    with naming("FILE", options.file):
+        if not options.file.endswith((".npy", ".npz")):
+            raise ValueError("expected a name that ends in .npy or .npz")
+        is_single = options.file.endswith(".npy")
+        what = files.read_array(options.file) if is_single else files.read_arrays(options.file, compressed=True)
+    meant = storage.load(options.meant) if is_saved(options.meant) else options.meant
+    found = models.audit(what, meant, context=options.context)
+    page.emit(options, "", found.report(), found.to_dict())
+    return 0 if found.passed else 1

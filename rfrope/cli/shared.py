@@ -115,33 +115,6 @@ def one_of(names: Sequence[str]) -> Callable[[str], str]:
     return name_of_one
 
 
-def add_model(command: Any) -> None:
-    """Let a command take a model and texts."""
-    command.add_argument("model", metavar="MODEL", help="a folder that transformers loads, or a GGUF file")
-    texts = "text files: each is a document, or one file is cut into --documents"
-    command.add_argument("--texts", nargs="+", metavar="FILE", required=True, help=texts)
-    few = "documents of one text (default: 8)"
-    command.add_argument("--documents", type=whole, metavar="N", default=8, help=few)
-
-
-def load_model(options: argparse.Namespace) -> tuple[Any, Any, list[str]]:
-    """Return the model that a command takes, its tokenizer, and the texts."""
-    texts = []
-    for path in options.texts:
-        with naming("--texts", path):
-            content = files.read_bytes(path)
-            try:
-                texts.append(content.decode("utf-8"))
-            except UnicodeDecodeError:
-                raise ValueError("expected a text in UTF-8") from None
-    try:
-        from rfrope.integrations import text_caches, transformers  # noqa: F401  # what else the command needs
-    except ImportError as error:
-        raise ValueError(f"rfrope {options.command} needs more: {error}") from None
-    with naming("MODEL", options.model):
-        return (*text_caches.load(options.model), texts)
-
-
 def is_saved(source: str) -> bool:
     """Return whether a name is that of a file of frequencies, not of a config."""
     return source.lower().endswith(storage.SUFFIXES)

@@ -1,8 +1,8 @@
-"""The engines that run models: one file each, with how it reads configs and the form in which it takes a Rope.
+"""The engines that run models: how each reads configs, and the form in which it takes a Rope.
 
-`records` collects every `Engine` in the modules of this package, so a new file is a new engine: nothing else names it,
-and `rfrope.models.compare`, the exports, the command line and the documentation follow. `export` returns a Rope as
-plain data for an engine, `write` writes its file, `rounding` returns the error.
+`records` collects every `Engine` in the modules here, so a new record is a new engine: nothing else names it, and
+`rfrope.models.compare`, the exports, the command line and the documentation follow. `export` returns a Rope as plain
+data for an engine, `write` writes its file, `rounding` returns the error.
 """
 
 from __future__ import annotations

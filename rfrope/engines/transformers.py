@@ -1,4 +1,4 @@
-"""Hugging Face's transformers: the reference, whose formulas `rfrope.from_config` follows."""
+"""Hugging Face's transformers 5, the reference for `rfrope.from_config`, and 4, which reads configs in older form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.data.model_types import has_defaults, known
-from rfrope.engines import formats
+from rfrope.engines import formats, observed
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, Engine, EngineRope, ExportRequest, Reading
 
@@ -77,3 +77,4 @@ ENGINE = Engine(
         cannot="what the class of the ``model_type`` would pair or slice otherwise",
     ),
 )
+OLD = Engine("transformers 4", observed.reading("transformers 4", _LENGTHS))

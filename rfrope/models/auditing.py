@@ -13,12 +13,11 @@ from rfrope._core import array
 from rfrope._core.arguments import whole
 from rfrope._core.results import Result
 from rfrope.data.model_types import known
-from rfrope.models import tables
-from rfrope.models.buffers import Buffer, find_buffers
+from rfrope.models import buffers
+from rfrope.models.buffers import HALVES, ROUNDED, Buffer, bits, find_buffers
 from rfrope.models.configs import from_config, is_config, perceives, read_rope
 from rfrope.models.layering import Layers, list_layers, show_layers
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_width
-from rfrope.models.tables import HALVES, ROUNDED, bits
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _EXCEEDS = 1e-3  # error of cos and sin
@@ -260,13 +259,13 @@ def _compare(buffer: Buffer, rope: Rope, length: int | None) -> tuple[list[Findi
         return [Finding("uninitialised", buffer.name, reason, 0)], 0
     context = _context(rope) if length is None else length
     if buffer.is_table:
-        reading = tables.read(buffer, rope)
+        reading = buffers.read(buffer, rope)
         stretched = _find_stretched(reading.frequencies, rope)
-        first = tables.first_off(buffer, stretched or rope, _EXCEEDS)
+        first = buffers.first_off(buffer, stretched or rope, _EXCEEDS)
         faults = _check_table(buffer, rope, reading, context, is_stretched=stretched is not None)
     else:
         stretched = _find_stretched(buffer.values, rope)
-        first = tables.first_turn_off(buffer, stretched or rope, _EXCEEDS, _UNBOUNDED if context is None else context)
+        first = buffers.first_turn_off(buffer, stretched or rope, _EXCEEDS, _UNBOUNDED if context is None else context)
         faults = _check_frequencies(buffer, rope, is_stretched=stretched is not None)
     return [Finding(kind, buffer.name, text, first) for kind, text in faults], first
 
@@ -287,7 +286,7 @@ def _describe_garbage(buffer: Buffer, rope: Rope) -> str:
     values = buffer.values
     if not np.all(np.isfinite(values)):
         return f"{int(np.sum(~np.isfinite(values)))} of {values.size} values are not finite: uninitialised memory"
-    still = np.abs(np.asarray(rope.frequencies)) <= tables.TINY
+    still = np.abs(np.asarray(rope.frequencies)) <= buffers.TINY
     if not np.any(values) and (buffer.is_table or not np.all(still)):
         return "all values are 0: uninitialised, as after loading a model that was made on the meta device"
     size = np.abs(values[values != 0.0])
@@ -300,7 +299,7 @@ def _describe_garbage(buffer: Buffer, rope: Rope) -> str:
 
 def _check_frequencies(buffer: Buffer, rope: Rope, *, is_stretched: bool) -> Iterator[tuple[str, str]]:
     expected, found = np.asarray(rope.frequencies), buffer.values
-    allowed = ROUNDED * np.abs(expected) + tables.TINY
+    allowed = ROUNDED * np.abs(expected) + buffers.TINY
     if buffer.blocks != rope.n_blocks:
         yield "width", describe_width(found, rope)
     elif not is_stretched and np.any(np.abs(found - expected) > allowed):
@@ -311,10 +310,10 @@ def _check_frequencies(buffer: Buffer, rope: Rope, *, is_stretched: bool) -> Ite
 
 
 def _check_table(
-    buffer: Buffer, rope: Rope, reading: tables.TableEstimate, context: int | None, *, is_stretched: bool
+    buffer: Buffer, rope: Rope, reading: buffers.TableEstimate, context: int | None, *, is_stretched: bool
 ) -> Iterator[tuple[str, str]]:
-    noise, length = tables.noise(buffer), len(buffer.values)
-    if noise > tables.FINE:
+    noise, length = buffers.noise(buffer), len(buffer.values)
+    if noise > buffers.FINE:
         yield "half precision", f"a table in {HALVES[bits(buffer.values, buffer.dtype)]}"
     if reading.spread > 8.0 * noise:
         yield "uninitialised", "cos^2 + sin^2 is not the same everywhere: uninitialised or overwritten"
@@ -329,7 +328,7 @@ def _check_table(
 
 
 def _check_rows(
-    buffer: Buffer, rope: Rope, reading: tables.TableEstimate, noise: float, *, is_stretched: bool
+    buffer: Buffer, rope: Rope, reading: buffers.TableEstimate, noise: float, *, is_stretched: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield faults of a table's frequencies, or otherwise of single rows."""
     if len(buffer.values) == 1:
@@ -342,7 +341,7 @@ def _check_rows(
         yield "rows", f"the first row is not that of position 0, but of position {reading.start}"
     elif not is_stretched and np.any(np.abs(reading.frequencies - np.asarray(rope.frequencies)) > reading.allowed):
         yield from describe_difference(reading.frequencies, rope, reading.allowed, "")
-    elif unlike := tables.rows_unlike(buffer, reading, noise):
+    elif unlike := buffers.rows_unlike(buffer, reading, noise):
         yield unlike
 
 

@@ -19,9 +19,17 @@ from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read, read_parts
 from rfrope.models.layering import show_layers
 from rfrope.models.parts import first
-from rfrope.models.rewriting import SAME, is_same, rewrites
+from rfrope.models.rewriting import (
+    SAME,
+    SHARE,
+    choose_lengths,
+    first_difference,
+    is_same,
+    relative_error,
+    rewrites,
+    score,
+)
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
-from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error, score
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import describe_reach
 

@@ -15,7 +15,7 @@ from rfrope._core.results import Result
 from rfrope.models.configs import is_config, perceives, read_rope
 from rfrope.models.gguf import REORDERED
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
-from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error
+from rfrope.models.rewriting import SHARE, choose_lengths, first_difference, relative_error
 from rfrope.rotation.rope import Rope, refuse_polar
 from rfrope.storage import SUFFIXES, load
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from rfrope.models.buffers import HALVES, ROUNDED, bits, rounded
 from rfrope.models.rope_parameters import from_rope_parameters
-from rfrope.models.tables import HALVES, ROUNDED, bits, rounded
 from rfrope.rotation.pairings import assign_blocks
 from rfrope.rotation.rope import Rope
 from rfrope.scaling import schemes

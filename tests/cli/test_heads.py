@@ -76,7 +76,7 @@ def test_one_text_is_cut_into_stretches_far_apart_and_several_are_taken_from_the
 
 
 def test_rows_for_json_have_none_for_what_is_not_known():
-    from rfrope.cli.heads import _cell, _rows
+    from rfrope.cli.texts import _cell, _rows
 
     rows = [{"offset": 1.0, "n": 1}, {"offset": None, "n": 2}]
     assert _rows({"offset": np.array([1.0, np.nan]), "n": np.array([1, 2])}) == rows

@@ -12,7 +12,7 @@ import tiny_llama
 from ropes import KINDS
 
 from rfrope import Rope, engines, from_config
-from rfrope.engines.writing import gguf as exporting_gguf
+from rfrope.engines.writing import files as exporting_gguf
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed")
 ROPE = KINDS["plain"](1)

@@ -5,7 +5,7 @@ import pytest
 from published import lists
 
 import rfrope
-from rfrope.models.scoring import choose_lengths, first_difference, score
+from rfrope.models.rewriting import choose_lengths, first_difference, score
 
 
 def test_scores_count_blocks_that_stand_still():

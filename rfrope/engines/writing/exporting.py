@@ -15,8 +15,7 @@ from rfrope._core.array import Array, select_device
 from rfrope._core.results import Result
 from rfrope.analysis import mean_kernel
 from rfrope.engines.record import ExportRequest, Format
-from rfrope.engines.writing.files import make_content
-from rfrope.engines.writing.gguf import read_architecture
+from rfrope.engines.writing.files import make_content, read_architecture
 from rfrope.models import Layers
 from rfrope.models.rewriting import keep_scheme
 from rfrope.rotation.rope import Rope

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rfrope.models.auditing import Finding
+from rfrope.models.buffers import HALVES, ROUNDED, TINY
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_section_mismatch, describe_width
 from rfrope.models.probing import rotations
 from rfrope.models.probing.measurements import ORIGIN, Box, Head
 from rfrope.models.probing.rotations import Rotation, read_rotation, total
-from rfrope.models.tables import HALVES, ROUNDED, TINY
 from rfrope.rotation.rope import Rope
 
 _LARGEST = 1e12  # no rotation has entries this large

@@ -12,7 +12,7 @@ import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import printable, show
-from rfrope.models import tables
+from rfrope.models import buffers
 from rfrope.rotation.rope import Rope
 
 EXCEEDS = 1e-3  # error of cos and sin
@@ -23,7 +23,7 @@ _STILL = 1e-9  # fraction of the largest entry; less is no rotation
 _AT_ONCE = 4096  # positions compared at a time
 _NEAR = 0.05  # largest error of cos and sin for a position to be named
 _MIXED = 0.1  # a partner counts from this fraction of the largest
-_NOISE = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": tables.FINE}
+_NOISE = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": buffers.FINE}
 
 
 @dataclass
@@ -101,7 +101,7 @@ def _read(name: str, found: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 def noise_of(dtype: str) -> float:
     """Return the rounding error of cos and sin in a dtype."""
-    return _NOISE.get(dtype, 1e-12 if dtype == "float64" else tables.FINE)
+    return _NOISE.get(dtype, 1e-12 if dtype == "float64" else buffers.FINE)
 
 
 # -- which features form pairs -----------------------------------------------------------------------------------------
@@ -306,8 +306,8 @@ class Head:
     def narrow(self) -> int:
         """Mantissa bits of cos and sin in half precision, which the dtype of features does not have; otherwise 0."""
         values = np.stack([self.z.real, self.z.imag])
-        width = tables.bits(values[np.abs(values) > 0.0]) if self.box.dtype in ("float32", "float64") else 0
-        return width if width in tables.HALVES else 0
+        width = buffers.bits(values[np.abs(values) > 0.0]) if self.box.dtype in ("float32", "float64") else 0
+        return width if width in buffers.HALVES else 0
 
     @property
     def noise(self) -> float:

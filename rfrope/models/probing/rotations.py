@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from rfrope._core.results import Result
+from rfrope.models.buffers import HALVES, rounded
 from rfrope.models.probing.measurements import EXCEEDS, Box, Head, choose_single, find_places, read_phases
-from rfrope.models.tables import HALVES, rounded
 from rfrope.rotation.rope import Rope
 
 Fault: TypeAlias = tuple[str, str, int | None]  # kind, text, position

@@ -1,0 +1,257 @@
+"""``rfrope heads`` and ``rfrope tune``: what a model does with position, and frequencies learned, from some texts."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rfrope import storage
+from rfrope._core import files
+from rfrope._core.results import Copyable, Report, Table, Words
+from rfrope.cli import page
+from rfrope.cli.shared import add_command, add_files, check_files, csv_file, naming, whole
+from rfrope.heads import Atlas, HeadEstimate
+from rfrope.integrations.tuned import Tuning
+from rfrope.plotting import panels
+
+_SHOWN = 10  # heads in the text
+_LAGS = 48  # points of a curve in a page
+_STARTS = ("yarn", "llama3", "ntk")
+_LEARNABLE = ("factors", "temperature")
+_LEAST = 5  # documents: two choose, two are held out
+_NOTES = """lag explains: part of the variance of the logits; offset: lag at which the curve of the mean query and key
+peaks; first token: attention on it, by the later half of the queries; by its key, slow blocks: what its logit is
+above the others by the key itself, and by its lag in blocks that complete no turn in a document; outliers: pairs of
+features 5 times as strong as the median; removable_blocks: blocks that can stop together with a change of a logit of
+at most 0.1, two errors counted; stilled, by norms: change with half of the blocks stopped, those that are
+predicted to matter least, and those with the least |q| |k|. All ± are standard errors over documents."""
+
+
+def _add_model(command: Any) -> None:
+    """Let a command take a model and texts."""
+    command.add_argument("model", metavar="MODEL", help="a folder that transformers loads, or a GGUF file")
+    texts = "text files: each is a document, or one file is cut into --documents"
+    command.add_argument("--texts", nargs="+", metavar="FILE", required=True, help=texts)
+    few = "documents of one text (default: 8)"
+    command.add_argument("--documents", type=whole, metavar="N", default=8, help=few)
+
+
+def _load_model(options: argparse.Namespace) -> tuple[Any, Any, list[str]]:
+    """Return the model that a command takes, its tokenizer, and the texts."""
+    texts = []
+    for path in options.texts:
+        with naming("--texts", path):
+            content = files.read_bytes(path)
+            try:
+                texts.append(content.decode("utf-8"))
+            except UnicodeDecodeError:
+                raise ValueError("expected a text in UTF-8") from None
+    try:
+        from rfrope.integrations import text_caches, transformers  # noqa: F401  # what else the command needs
+    except ImportError as error:
+        raise ValueError(f"rfrope {options.command} needs more: {error}") from None
+    with naming("MODEL", options.model):
+        return (*text_caches.load(options.model), texts)
+
+
+def add_tune(commands: Any) -> None:
+    """Add ``rfrope tune`` to the parser."""
+    command = add_command(
+        commands,
+        "tune",
+        _tune,
+        "Learn factors of a model's frequencies and a temperature for a longer context, with all weights frozen, "
+        "from the loss on some texts. Several methods of `rfrope plan` start, and the best continues. The table has "
+        "the loss on held-out texts within the trained context and beyond, for the model as it is, every start and "
+        "the learned rotation, with standard errors, and says where nothing was gained. Needs PyTorch and "
+        "transformers; uses no network.",
+        example="rfrope tune SmolLM2-135M --texts *.txt --context 16384 --checkpoint tuning.safetensors -o rope.npz",
+    )
+    option = command.add_argument
+    _add_model(command)
+    option("--context", type=whole, metavar="N", required=True, help="positions to reach")
+    option("--trained", type=whole, metavar="L", help="positions in training (default: the model's)")
+    option("--starts", nargs="+", metavar="NAME", default=_STARTS, help="methods (default: yarn llama3 ntk)")
+    option("--part", metavar="NAME", help="kind of layer that learns, as full_attention")
+    option("--learnable", nargs="+", metavar="NAME", default=_LEARNABLE, help="factors, temperature (default: both)")
+    option("--window", type=whole, metavar="N", help="tokens of a window (default: the trained ones, at most 1024)")
+    option("--steps", type=whole, metavar="N", default=200, help="most steps from the best start (default: 200)")
+    option("--rate", type=float, metavar="R", default=0.01, help="of the first step, falling to 0 (default: 0.01)")
+    option("--seed", type=whole, metavar="N", default=0, help="of windows and held-out documents (default: 0)")
+    option("--checkpoint", metavar="FILE", help="a file from which the same command goes on, however it ended")
+    add_files(command, "output", "html")
+
+
+def _tune(options: argparse.Namespace) -> int:
+    if len(options.texts) == 1 and options.documents < _LEAST:
+        raise ValueError(f"--documents is {options.documents}; expected at least {_LEAST}")
+    check_files(options)
+    if options.checkpoint is not None:
+        with naming("--checkpoint", options.checkpoint):
+            files.check_writable(options.checkpoint, overwrite=True)
+    if options.trained is not None and options.window is not None and options.window > options.trained:
+        raise ValueError(f"--window is {options.window}; expected at most --trained, {options.trained}")
+    model, tokenizer, texts = _load_model(options)
+    from rfrope.integrations import text_caches, transformers
+
+    names = ("trained", "starts", "part", "learnable", "window", "steps", "rate", "checkpoint")
+    given = {name: getattr(options, name) for name in names}
+    documents: list[Any] = texts
+    if len(texts) == 1:
+        with naming("--documents and --context", f"{options.documents} of {options.texts[0]}"):
+            documents = text_caches.cut_documents(tokenizer, texts, options.documents, options.context)
+    found = transformers.tune(model, documents, options.context, tokenizer=tokenizer, rng=options.seed, **given)
+    rope: Any = found.rope
+    page.emit(
+        options,
+        f"{options.model} to {options.context} positions, learned",
+        _report_tuning(found),
+        found.to_dict(),
+        output=lambda path: storage.packed(path, rope),
+    )
+    return 0
+
+
+def _report_tuning(found: Tuning) -> Report:
+    """Return what came out, and on a page the looks at the validation and what was learned."""
+    rows = [("start", "step", "learning", *found.parts)]
+    for line in found.history:
+        numbers = (line["learning"], *line["validation"].values())
+        cells = ("" if one is None or not math.isfinite(one) else f"{one:.4f}" for one in numbers)
+        rows.append((line["start"], str(line["step"]), *cells))
+    note = "Mean losses of the steps before, and of the documents that choose."
+    looks = Table(rows, "Looks at the validation", note=note)
+    rope: Any = found.rope
+    frequencies = {"frequencies": np.asarray(rope.frequencies).tolist(), "attention_factor": rope.attention_factor}
+    report = found.report()
+    return replace(report, parts=[*report.parts, lambda: [looks], Copyable("What was learned", frequencies)])
+
+
+def add_heads(commands: Any) -> None:
+    """Add ``rfrope heads`` to the parser."""
+    command = add_command(
+        commands,
+        "heads",
+        _heads,
+        "Report how every head of a model uses position: how much of the variance of its logits the lag alone "
+        "explains, which frequencies carry it, where its mean curve peaks, whether and why it attends to the first "
+        "token, which pairs of features are outliers, and which blocks need no rotation, with errors over documents. "
+        "Needs PyTorch and transformers; uses no network.",
+        example="rfrope heads SmolLM2-135M --texts *.txt --html heads.html --table heads.csv",
+    )
+    option = command.add_argument
+    _add_model(command)
+    option("--tokens", type=whole, metavar="N", default=512, help="tokens of each document (default: 512)")
+    option("--skip", type=whole, metavar="N", default=1, help="first tokens left out of all but sinks (default: 1)")
+    option("--context", type=whole, metavar="N", help="positions that outliers are held against (default: the model's)")
+    option("--part", metavar="NAME", help="kind of layer, where kinds have RoPEs of their own, as full_attention")
+    add_files(command, "table", "block_table", "html")
+
+
+def _heads(options: argparse.Namespace) -> int:
+    for name, least in (("documents", 3), ("tokens", 5), ("skip", 0)):
+        if getattr(options, name) < least:
+            raise ValueError(f"--{name} is {getattr(options, name)}; expected at least {least}")
+    if options.skip > options.tokens - 4:
+        raise ValueError(f"--skip is {options.skip}; expected at most {options.tokens - 4} of {options.tokens} tokens")
+    if 1 < len(options.texts) < 3:
+        raise ValueError(f"--texts has {len(options.texts)} files; expected one, or at least 3")
+    check_files(options)
+    model, tokenizer, texts = _load_model(options)
+    from rfrope.integrations import text_caches, transformers
+
+    with naming("--texts", ", ".join(options.texts)):
+        documents = text_caches.cut_documents(tokenizer, texts, options.documents, options.tokens)
+    found = transformers.atlas(model, documents, part=options.part, skip=options.skip, context=options.context)
+    page.emit(
+        options,
+        f"Heads of {options.model}",
+        _report_heads(found),
+        {
+            "documents": found.documents,
+            "tokens": found.tokens,
+            "heads": _rows(found.head_table()),
+            "blocks": _rows(found.block_table()),
+        },
+        table=lambda _: csv_file(found.head_table()),
+        block_table=lambda _: csv_file(found.block_table()),
+    )
+    return 0
+
+
+def _rows(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Return a table as rows for JSON, which has no NaN."""
+    lists = [[None if one != one else one for one in column.tolist()] for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
+# -- heads: text ------------------------------------------------------------------------------------------------------
+
+
+def _cell(estimate: HeadEstimate, place: Any) -> str:
+    """Return a number with its error."""
+    value, error = float(estimate.value[place]), float(estimate.stderr[place])
+    if not math.isfinite(value):
+        return "none"
+    digits = 2 if not math.isfinite(error) or error <= 0.0 else min(max(1 - math.floor(math.log10(error)), 0), 4)
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
+def _table(found: Atlas, places: np.ndarray) -> list[tuple[str, ...]]:
+    """Return rows on some heads, after their head."""
+    half, can = found.order.shape[1] // 2, np.sum(found.removable_blocks(), axis=1)
+    rows: list[tuple[str, ...]] = [
+        ("head", "lag explains", "offset", "first token", "by its key", "slow blocks", "outliers", "removable_blocks")
+    ]
+    rows[0] += (f"{half} stilled", "by norms")
+    for one in places:
+        estimates = (found.lag_explained, found.offset, found.sink, found.sink_key, found.sink_slow)
+        cells = [_cell(estimate, one) for estimate in estimates]
+        counts = (str(np.sum(found.outlier[one])), str(can[one]))
+        changes = (_cell(each, (one, half)) for each in (found.change, found.norm_change))
+        rows.append((f"{found.layer[one]}.{found.head[one]}", *cells, *counts, *changes))
+    return rows
+
+
+def _report_heads(found: Atlas) -> Report:
+    """Return the findings in words, and the heads whose lag explains most; a page has all heads, and curves of each."""
+    about = [*str(found).split("\n")]
+    first = np.argsort(-np.nan_to_num(found.lag_explained.value), kind="stable")
+    table = Table(_table(found, first[:_SHOWN]), "Heads whose lag explains most", note=_NOTES)
+    return Report(
+        [
+            Words(about),
+            lambda: _draw(found, int(first[0])),
+            table,
+            lambda: [Table(_table(found, np.arange(len(found.head))), "All heads")],
+        ],
+        about[1],
+    )
+
+
+# -- heads: figures ---------------------------------------------------------------------------------------------------
+
+
+def _draw(found: Atlas, first: int) -> Iterator[panels.Panel]:
+    """Yield curves, shares and changes of each head."""
+    names = [f"{layer}.{head}" for layer, head in zip(found.layer, found.head, strict=True)]
+    n = len(found.lags)
+    at = np.unique(np.concatenate([np.arange(min(9, n)), np.geomspace(1, n - 1, _LAGS).astype(int)]))
+    curves = {"mean query and mean key": found.curve, "mean over the pairs at the lag": found.by_lag}
+    taken = {name: HeadEstimate(one.value[:, at], one.stderr[:, at]) for name, one in curves.items()}
+    note = "Logits against the distance from the query back to the key. Bands are two standard errors over documents."
+    yield panels.estimates("Mean logit by lag", note, ("distance", "logit"), at, names, first, taken, x_scale="asinh")
+    blocks = np.arange(found.order.shape[1])
+    shares = {"share of the variance": found.share, "concentration of q": found.concentration_q}
+    shares |= {"concentration of k": found.concentration_k}
+    note = "Shares of all blocks sum to 1; a block of concentration 1 is the same in all tokens."
+    yield panels.estimates("Blocks", note, ("block", "share"), blocks, names, first, shares)
+    changes = {"predicted": found.predicted, "measured": found.change, "chosen by norms, measured": found.norm_change}
+    note = "Root mean square change of a logit, less what all keys of a query gain alike, with so many blocks stopped."
+    count = np.arange(len(blocks) + 1)
+    yield panels.estimates("Blocks that are stilled", note, ("blocks stilled", "change"), count, names, first, changes)
