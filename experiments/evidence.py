@@ -304,7 +304,7 @@ def draw(rows: list[Row], arms: Mapping[str, Arm], path: pathlib.Path, unit: str
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    from rfrope.plotting.drawing import COLOURS
+    from rfrope.plotting.figures import COLOURS
 
     names = list(dict.fromkeys(row["encoding"] for row in rows))
     reference, items = sides(rows, arms)[1] or names[0], {name: items_of(rows, name) for name in names}

@@ -123,7 +123,7 @@ def draw(rows: list[Row], trained: int, factor: int, path: pathlib.Path) -> None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    from rfrope.plotting.drawing import COLOURS
+    from rfrope.plotting.figures import COLOURS
 
     with pyplot.rc_context({"svg.hashsalt": "rfrope", "svg.fonttype": "none", "font.size": 8.0}):
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.0, 3.6), layout="constrained")

@@ -155,7 +155,7 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    from rfrope.plotting.drawing import COLOURS
+    from rfrope.plotting.figures import COLOURS
 
     with pyplot.rc_context({"svg.hashsalt": "rfrope", "svg.fonttype": "none", "font.size": 8.0}):
         figure, axes = pyplot.subplots(1, len(PANELS), figsize=(9.6, 3.9), sharey=True, layout="constrained")

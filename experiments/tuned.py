@@ -289,7 +289,7 @@ def draw(rows: list[Row], path: pathlib.Path, columns: Mapping[str, float], x: s
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    from rfrope.plotting.drawing import COLOURS
+    from rfrope.plotting.figures import COLOURS
 
     names = {row["encoding"] for row in rows}
     reference = best_arm(rows, names.intersection(BASELINES))

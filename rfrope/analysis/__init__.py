@@ -1,8 +1,17 @@
 """Reports on given frequencies: nothing here draws or assumes a law."""
 
 from rfrope.analysis.bases import BaseForContext, base_for_context
-from rfrope.analysis.blocks import DensityOfStates, density_of_states, turns, wavelengths
-from rfrope.analysis.content import Departure, Similarity, departure, similarity, sine_share
+from rfrope.analysis.content import (
+    DensityOfStates,
+    Departure,
+    Similarity,
+    density_of_states,
+    departure,
+    similarity,
+    sine_share,
+    turns,
+    wavelengths,
+)
 from rfrope.analysis.curves import aliasing_distance, dirichlet, first_negative_lag, log_uniform_kernel, mean_kernel
 from rfrope.analysis.fits import KernelFit, ScalingEffect, fit_kernel, scaling_effect
 from rfrope.analysis.planning import Method, Plan, plan

@@ -16,8 +16,7 @@ from rfrope.data.model_types import has_defaults, known
 from rfrope.models import layer_patterns
 from rfrope.models.accounting import Facts, find_unread, read_pairing
 from rfrope.models.axial import diffusers_classes, make_axial, make_diffusers
-from rfrope.models.gguf import find_gguf, read_gguf
-from rfrope.models.params import find_file, translate_params
+from rfrope.models.gguf import find_file, find_gguf, read_gguf, translate_params
 from rfrope.models.parts import NAMES, Part, list_parameters
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
 from rfrope.rotation.provenance import ModelPart

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,16 +17,112 @@ from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel
 from rfrope.moments import mean_kernel_band
-from rfrope.plotting import drawing
 
+# Okabe and Ito (2008), which colour-blind readers can tell apart; yellow, too pale for a line, is left out
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
+_STYLES = ("-", "--", "-.", ":")
+_DENSE = 1024  # from so many points on, a curve is drawn as its range and its median
+_BINS = 256  # parts of the axis, at equal ratios and as many at equal distances
 __all__ = ["attention", "frequencies", "kernel", "mean_kernels", "validation", "wavelengths"]
-
 _ALL_LAGS = 2048  # up to so many every lag of a smooth curve is drawn, and as many more beyond
 _MOST = 2**20  # lags, of all heads together, at which the mean kernels of frequencies are computed
 _GAP = 4  # places between the points of two quantities
 _BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "small"}
 _FEW_LAGS = 100  # that are drawn as points, on a linear axis
 _FEW_HEADS = 4  # that are drawn as a line each
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Bins of neighbouring lags, for which a figure shows the smallest, median and largest value."""
+
+    starts: np.ndarray
+    lags: np.ndarray
+
+    @classmethod
+    def divide(cls, lags: np.ndarray) -> Bins:
+        """Divide consecutive lags from 0 on, so that both linear and logarithmic axes are resolved."""
+        starts = np.unique(np.searchsorted(lags, cls.edges(lags[-1])))
+        ends = np.append(starts[1:], len(lags))
+        return cls(starts, lags[(starts + ends - 1) // 2])
+
+    @staticmethod
+    def edges(last: float) -> np.ndarray:
+        """Return the first lags of bins from 0 to `last`: whole numbers, at equal ratios and at equal distances."""
+        parts = (np.geomspace(1.0, float(last), _BINS), np.linspace(0.0, float(last), _BINS))
+        return np.unique(np.rint(np.concatenate(parts)))
+
+    def range(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the smallest, median and largest of the values ``(..., lags)`` in each bin."""
+        low, high = (one.reduceat(values, self.starts, axis=-1) for one in (np.minimum, np.maximum))
+        parts = np.split(values, self.starts[1:], axis=-1)
+        return low, np.stack([np.median(part, axis=-1) for part in parts], axis=-1), high
+
+
+def lag_label(axes: int) -> str:
+    """Return the label of an axis of lags, for a number of position axes."""
+    return "lag (positions)" if axes == 1 else "lag on every axis (positions)"
+
+
+def new_axes(ax: Any) -> Any:
+    """Return the given axes, or those of a new pyplot figure, without frame at top and right."""
+    if ax is not None and not all(hasattr(ax, name) for name in ("plot", "fill_between", "set_xlabel")):
+        raise TypeError(f"ax is {show(ax)}; expected the axes of a figure of matplotlib, or None")
+    ax = _matplotlib("matplotlib.pyplot").subplots(layout="constrained")[1] if ax is None else ax
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(color="0.5", alpha=0.25, lw=0.5)
+    ax.set_axisbelow(True)
+    return ax
+
+
+def style_line(number: int) -> dict[str, Any]:
+    """Return colour and style of line `number`; the first 24 are all different."""
+    return {"color": COLOURS[number % len(COLOURS)], "ls": _STYLES[number // len(COLOURS) % len(_STYLES)]}
+
+
+def draw_curve(ax: Any, lags: np.ndarray, values: np.ndarray, number: int, **more: Any) -> Any:
+    """Draw a curve: a line, or its median and range if a line would fill the figure."""
+    style = style_line(number) | more
+    if len(lags) <= _DENSE:
+        return ax.plot(lags, values, lw=1.2, **style)[0]
+    bins = Bins.divide(lags)
+    low, middle, high = bins.range(values)
+    ax.fill_between(bins.lags, low, high, color=style["color"], alpha=0.25, lw=0)
+    return ax.plot(bins.lags, middle, lw=1.2, **style)[0]
+
+
+def heads_in_colours(ax: Any, count: int) -> list[dict[str, Any]]:
+    """Return colour and label of each head; many heads share a colour scale with a bar beside the axes."""
+    if count <= len(COLOURS):
+        return [style_line(number) | {"label": f"head {number}" if count > 1 else None} for number in range(count)]
+    matplotlib = _matplotlib("matplotlib")
+    scale = _matplotlib("matplotlib.colors").Normalize(0, count - 1)
+    shades = _matplotlib("matplotlib.cm").ScalarMappable(scale, matplotlib.colormaps["viridis"])
+    ax.figure.colorbar(shades, ax=ax, label="head")
+    return [{"color": shades.to_rgba(number), "ls": "-", "label": None} for number in range(count)]
+
+
+def add_labels(ax: Any, artists: Sequence[Any], *, inside: bool = False) -> None:
+    """Label the artists that have names: below the axes, or inside at the top right, in their colours."""
+    named = [one for one in artists if one.get_label() and not str(one.get_label()).startswith("_")]
+    if not named:
+        return
+    if inside:
+        made = ax.legend(handles=named, loc="upper right", labelcolor="linecolor", framealpha=0.8)
+        made.get_frame().set_linewidth(0.0)
+    else:
+        ax.legend(handles=named, loc="upper left", bbox_to_anchor=(0.0, -0.14), frameon=False, fontsize="small")
+
+
+def escape_label(text: str) -> str:
+    """Return a label that matplotlib draws literally: no mathematics between dollars, no hidden leading underscore."""
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
+def _matplotlib(module: str) -> Any:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'")
+    return importlib.import_module(module)
 
 
 @array.select_device
@@ -87,17 +186,17 @@ def kernel(
         n_blocks = n_blocks or omega.shape[1]
     phi = law.phi(vectors)
     band = None if n_blocks is None else mean_kernel_band(vectors, law, n_blocks=n_blocks)
-    ax, named = drawing.new_axes(ax), []
+    ax, named = new_axes(ax), []
     if band is not None:
         about = f"one standard deviation of {n_blocks} independent draws"
         edges = (phi - band.stderr, phi + band.stderr)
-        named.append(ax.fill_between(lags, *edges, alpha=0.25, color=drawing.COLOURS[0], lw=0, label=about))
+        named.append(ax.fill_between(lags, *edges, alpha=0.25, color=COLOURS[0], lw=0, label=about))
     if omega is not None:
         named.append(_draw_heads(ax, omega, max_lag))
     named += ax.plot(lags, phi, color="black", lw=1.4, label="Φ")
-    ax.set(xlabel=drawing.lag_label(law.ndim), ylabel="mean kernel")
+    ax.set(xlabel=lag_label(law.ndim), ylabel="mean kernel")
     ax.set_title(repr(law), fontsize="medium")
-    drawing.label(ax, named)
+    add_labels(ax, named)
     return ax
 
 
@@ -135,14 +234,14 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
     ('log', 64)
     """
     sets = _sets("rope", rope)
-    ax = drawing.new_axes(ax)
-    styles = drawing.heads_in_colours(ax, len(sets))
+    ax = new_axes(ax)
+    styles = heads_in_colours(ax, len(sets))
     if sets.shape[-1] == 2:
         for points, style in zip(sets, styles, strict=True):
             ax.plot(points[:, 0], points[:, 1], ".", ms=4, **style | {"ls": ""})
         ax.set(xlabel="ω, first axis (radians per position)", ylabel="ω, second axis (radians per position)")
         ax.set_aspect("equal", adjustable="datalim")
-        drawing.label(ax, ax.lines)
+        add_labels(ax, ax.lines)
         return ax
     magnitudes = np.sort(np.linalg.norm(sets, axis=-1), axis=-1)[:, ::-1]
     for curve, style in zip(magnitudes, styles, strict=True):
@@ -150,7 +249,7 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
     ax.set(xlabel="block, by size of its frequency", ylabel="|ω| (radians per position)")
     if np.any(magnitudes > 0.0):
         ax.set_yscale("log")
-    drawing.label(ax, ax.lines)
+    add_labels(ax, ax.lines)
     return ax
 
 
@@ -203,12 +302,12 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     order = np.argsort(lags)
     lags, what = lags[order], "mean score" if real else "attention"
     curves = array.to_host(result.mean if real else result.weights).reshape(-1, lags.size)[:, order]
-    ax, few = drawing.new_axes(ax), lags.size < _FEW_LAGS
+    ax, few = new_axes(ax), lags.size < _FEW_LAGS
     if real and len(curves) == 1:
         spread, about = array.to_host(result.spread).reshape(-1)[order], "one standard deviation over pairs"
-        edges, style = (curves[0] - spread, curves[0] + spread), {"color": drawing.COLOURS[0], "alpha": 0.25, "lw": 0}
+        edges, style = (curves[0] - spread, curves[0] + spread), {"color": COLOURS[0], "alpha": 0.25, "lw": 0}
         ax.fill_between(lags, *edges, label=about, **style)
-    for curve, style in zip(curves, drawing.heads_in_colours(ax, len(curves)), strict=True):
+    for curve, style in zip(curves, heads_in_colours(ax, len(curves)), strict=True):
         style |= {"label": what} if len(curves) == 1 else {}
         if not real and len(curves) == 1:
             ax.vlines(lags, 0.0, curve, color=style["color"], lw=1.2)
@@ -218,7 +317,7 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     if not few:
         ax.set_xscale("symlog", linthresh=1.0)
     if real or len(curves) > 1:  # the axis names a single one
-        drawing.label(ax, [*ax.collections, *ax.lines] if real and len(curves) == 1 else ax.lines)
+        add_labels(ax, [*ax.collections, *ax.lines] if real and len(curves) == 1 else ax.lines)
     return ax
 
 
@@ -266,7 +365,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     """
     checked = _checked_sets(sets)
     longest = _numbers_of_labels("max_lag", max_lag, checked)
-    ax = drawing.new_axes(ax)
+    ax = new_axes(ax)
     ax.set_xscale("symlog", linthresh=1.0)
     ax.set_xlim(0, max(longest.values()))
     ax.axhline(0.0, color="black", lw=0.6)
@@ -274,9 +373,9 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     for number, (label, omega) in enumerate(checked.items()):
         lags = _whole_lags(longest[label], 1)
         values = _diagonal_mean_kernel(omega, lags)
-        drawn.append(drawing.curve(ax, lags, values, number, label=drawing.plain(label)))
+        drawn.append(draw_curve(ax, lags, values, number, label=escape_label(label)))
     ax.set(xlabel="lag (positions)", ylabel="mean kernel")
-    drawing.label(ax, drawn, inside=True)
+    add_labels(ax, drawn, inside=True)
     return ax
 
 
@@ -321,19 +420,19 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
     """
     checked = _checked_sets(sets)
     contexts = {} if context is None else _numbers_of_labels("context", context, checked)
-    ax, drawn = drawing.new_axes(ax), []
+    ax, drawn = new_axes(ax), []
     for number, (label, omega) in enumerate(checked.items()):
         lengths = analysis.wavelengths(omega)
-        seen, style = np.where(np.isfinite(lengths), lengths, np.nan), drawing.colour(number)
+        seen, style = np.where(np.isfinite(lengths), lengths, np.nan), style_line(number)
         steps = np.diff(seen[np.isfinite(seen)])
         style |= {"ms": 3} if np.all(steps >= 0.0) or np.all(steps <= 0.0) else {"ms": 6, "ls": ""}
-        drawn += ax.plot(np.arange(len(lengths)), seen, marker=".", lw=1.0, label=drawing.plain(label), **style)
+        drawn += ax.plot(np.arange(len(lengths)), seen, marker=".", lw=1.0, label=escape_label(label), **style)
     for one in dict.fromkeys(contexts.values()):
         drawn.append(ax.axhline(one, color="0.35", ls=(0, (6, 3)), lw=1.0, label=f"context {one}"))
     if any(np.any(omega) for omega in checked.values()):
         ax.set_yscale("log")
     ax.set(xlabel="block", ylabel="wavelength (positions)")
-    drawing.label(ax, drawn)
+    add_labels(ax, drawn)
     return ax
 
 
@@ -371,10 +470,10 @@ def validation(result: Any, *, ax: Any = None) -> Any:
     """
     if not all(hasattr(result, name) for name in ("kernel", "rows", "bound", "passed")):
         raise TypeError(f"result is {show(result)}; expected what rfrope.validate returns")
-    ax, start, middles = drawing.new_axes(ax), 0, {}
+    ax, start, middles = new_axes(ax), 0, {}
     for number, quantity in enumerate(dict.fromkeys(row.quantity for row in result.rows)):
         z = [row.z for row in result.rows if row.quantity == quantity]
-        ax.plot(range(start, start + len(z)), z, ".", color=drawing.COLOURS[number % 6], label=quantity)
+        ax.plot(range(start, start + len(z)), z, ".", color=COLOURS[number % 6], label=quantity)
         middles[quantity] = start + 0.5 * (len(z) - 1)
         start += len(z) + _GAP
     for bound in (-result.bound, result.bound):
@@ -436,11 +535,11 @@ def _draw_heads(ax: Any, sets: np.ndarray, max_lag: int) -> Any:
     curves, several = _diagonal_mean_kernel(sets, lags), len(sets) > 1
     about = "these frequencies" + (f" ({len(sets)} heads)" if several else "")
     if len(sets) <= _FEW_HEADS:
-        drawn = [drawing.curve(ax, lags, one, 3, label=about if not i else "_") for i, one in enumerate(curves)]
+        drawn = [draw_curve(ax, lags, one, 3, label=about if not i else "_") for i, one in enumerate(curves)]
         return drawn[0]
-    bins = drawing.Bins.divide(lags)
+    bins = Bins.divide(lags)
     low, _, high = bins.range(curves)
     middle = np.median(np.stack([bins.range(one)[1] for one in curves]), axis=0)
-    style, about = {"color": drawing.COLOURS[3]}, f"these frequencies: range and median of {len(sets)} heads"
+    style, about = {"color": COLOURS[3]}, f"these frequencies: range and median of {len(sets)} heads"
     ax.fill_between(bins.lags, low.min(axis=0), high.max(axis=0), alpha=0.25, lw=0, **style)
     return ax.plot(bins.lags, middle, lw=1.2, label=about, **style)[0]

@@ -13,8 +13,8 @@ from rfrope import analysis, scaling
 from rfrope._core import angles
 from rfrope.frequencies import geometric
 from rfrope.heads import HeadEstimate
-from rfrope.plotting import drawing
-from rfrope.plotting.drawing import Bins
+from rfrope.plotting import figures
+from rfrope.plotting.figures import Bins
 from rfrope.validation import QUANTITIES, Row, Validation
 
 _ALL_LAGS = 2**18  # up to which every lag counts
@@ -104,7 +104,7 @@ def mean_kernels(
     reach = {"by": "context", "values": [max(one - 1, 2) for one in contexts]}
     note = "A mean kernel is the score of equal content at a distance, averaged over contents. Where a line stands for "
     note += "several lags it is their median, inside their range."
-    labels = (drawing.lag_label(axes), "mean kernel")
+    labels = (figures.lag_label(axes), "mean kernel")
     parts = [_chart(title, labels, middles, lines, names, x_scale="log", reach=reach)]
     more = f"Beyond {_ALL_LAGS} positions a part of the lags is summed, and no first lag is given."
     parts.append(

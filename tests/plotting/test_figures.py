@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 import rfrope
 from rfrope import analysis, heads, plotting
-from rfrope.plotting import drawing
+from rfrope.plotting import figures
 
 KERNEL = rfrope.kernel("gaussian", scale=16.0)
 
@@ -248,4 +248,4 @@ def test_without_matplotlib():
 
 
 def test_the_first_lines_of_a_figure_can_be_told_apart():
-    assert len({tuple(sorted(drawing.colour(number).items())) for number in range(24)}) == 24
+    assert len({tuple(sorted(figures.style_line(number).items())) for number in range(24)}) == 24
