@@ -7,11 +7,11 @@ import sys
 import browser
 import numpy as np
 import pytest
-from refused_commands import LOADING
+from packages import WARNINGS
 
 from rfrope import heads
 
-pytestmark = LOADING
+pytestmark = WARNINGS
 
 
 def line(model, *more):

@@ -4,11 +4,11 @@ import re
 
 import browser
 import numpy as np
-from refused_commands import LOADING
+from packages import WARNINGS
 
 import rfrope
 
-pytestmark = LOADING
+pytestmark = WARNINGS
 
 
 def line(model, *more):

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import tiny_models
+from packages import WARNINGS
 from tiny_models import made
 
 import rfrope
@@ -15,7 +16,7 @@ with warnings.catch_warnings():  # importing them raises a few of their own
     from rfrope.integrations import reading
     from rfrope.integrations.transformers import atlas
 
-pytestmark = tiny_models.WARNINGS
+pytestmark = WARNINGS
 
 DOCUMENTS = np.random.default_rng(0).integers(3, 30, (3, 12))
 KINDS = ["sliding_attention", "full_attention"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny_models
 from campaign import sparse
+from packages import WARNINGS
 from tiny_models import IDS, made
 
 import rfrope
@@ -16,7 +17,7 @@ with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")
     from rfrope.integrations.transformers import atlas, read_heads, replace_rotary
 
-pytestmark = tiny_models.WARNINGS
+pytestmark = WARNINGS
 
 DOCUMENTS = np.random.default_rng(0).integers(3, 30, (3, 12))
 

@@ -12,7 +12,7 @@ import pytest
 import tiny_models
 from campaign import campaign, sparse
 from conftest import rows
-from packages import script_at
+from packages import WARNINGS, script_at
 from tiny_models import IDS, SIZES, logits, made, ropes_of
 
 import rfrope
@@ -25,7 +25,7 @@ with warnings.catch_warnings():  # importing them raises a few of their own
     from rfrope.layers.torch import RotaryEmbedding
     from tools.pairing_layers import config_classes, modelling
 
-pytestmark = tiny_models.WARNINGS
+pytestmark = WARNINGS
 
 
 @pytest.mark.parametrize("frequencies", [np.geomspace(1.0, 0.01, 4), np.random.default_rng(0).random((4, 2))])

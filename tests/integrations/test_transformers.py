@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tiny_models
 from campaign import HANGS, sparse
+from packages import WARNINGS
 from tiny_models import logits, made, ropes_of
 
 import rfrope
@@ -24,7 +25,7 @@ with warnings.catch_warnings():  # importing them raises a few of their own
     from rfrope.integrations.transformers import register, replace_rotary
     from rfrope.layers.torch import RotaryEmbedding
 
-pytestmark = tiny_models.WARNINGS
+pytestmark = WARNINGS
 
 
 DESIGNED = {"rope_type": "rfrope", "kernel": "matern(nu=1.5, scale=64.0)", "design": "stratified", "seed": 3}

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from conftest import rows
-from published import BY_MODEL, Place, lists, llama3
+from published import BY_MODEL, Place, lists
 
 import rfrope
 from rfrope import from_config
@@ -114,7 +114,9 @@ def test_rotary_dim_is_exact(head_dim):
 
 @pytest.mark.parametrize("scheme", ["llama3", "yarn", "longrope", "su"])
 def test_the_original_context_at_the_top_counts_more(scheme):
-    told = {"llama3": llama3(8.0), "yarn": {"factor": 2.0}}.get(scheme, {**lists(8), "factor": 2.0})
+    told = {"llama3": BY_MODEL["Llama 3.1 8B"].config["rope_scaling"], "yarn": {"factor": 2.0}}.get(
+        scheme, {**lists(8), "factor": 2.0}
+    )
     (part,) = from_config({**LLAMA, KEY: 256, "rope_scaling": {KEY: 512, **told, "rope_type": scheme}})
     assert part.source.rope_parameters[KEY] == 256
 

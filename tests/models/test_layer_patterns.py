@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from campaign import sparse
-from config_classes import WARNINGS, made, made_small, torch, transformers
+from config_classes import made, made_small, torch, transformers
 from conftest import rows
+from packages import WARNINGS
 
 import rfrope
 from rfrope.data.model_types import model_types

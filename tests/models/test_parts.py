@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 from campaign import one_of, sparse
-from config_classes import SMALL, WARNINGS, every_class, find_class, torch, transformers
+from config_classes import SMALL, every_class, find_class, torch, transformers
 from conftest import rows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from packages import WARNINGS
 from published import BY_MODEL, PUBLISHED, lists
 
 import rfrope

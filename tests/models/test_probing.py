@@ -11,12 +11,13 @@ import warnings
 import constructed_models as made_up
 import numpy as np
 import pytest
-from blind_findings import FINDINGS
+from blind_models import FINDINGS
 from blind_models import MODELS as BLIND
 from blind_models import WRONG as BLIND_WRONG
 from campaign import campaign, sparse
 from conftest import library, rows
 from constructed_models import CONTEXT, HEADS, PLAIN, QWEN2_VL, RIGHT, WRONG, W, ladder, model, mrope, scores_of
+from packages import WARNINGS
 from published import PUBLISHED
 
 import rfrope
@@ -532,8 +533,7 @@ LATENT = {
 }
 # by model type: options, and what its layers do
 MODELS = {name: told for name, *told in rows("models/probing.json", "models")}
-IGNORED = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
-pytestmark = IGNORED
+pytestmark = WARNINGS
 
 
 @pytest.mark.parametrize("name", sparse(MODELS, lambda name: name in ("llama", "deepseek_v3", "granite", "gptj")))

@@ -18,7 +18,6 @@ with warnings.catch_warnings():  # importing them raises a few of their own
     pairing_layers = importlib.import_module("tools.pairing_layers")
 
 transformers.logging.set_verbosity(transformers.logging.CRITICAL)  # it warns of keys that are under test here
-WARNINGS = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
 SMALL = {
     **{"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "num_hidden_layers": 6},
     **{"intermediate_size": 32, "moe_intermediate_size": 16, "vocab_size": 50, "max_position_embeddings": 64},

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+WARNINGS = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
+
 
 def installed(name: str) -> Any:
     """Return a module, or skip where its package is not installed or does not load, with the reason."""

@@ -17,7 +17,6 @@ with warnings.catch_warnings():  # importing them raises a few of their own
     transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
 
 transformers.logging.set_verbosity(transformers.logging.ERROR)
-WARNINGS = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
 
 
 SIZES = {

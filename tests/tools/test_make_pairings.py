@@ -12,6 +12,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 from campaign import one_of
+from packages import WARNINGS
 
 import rfrope
 from rfrope.data.model_types import has_defaults, model_types
@@ -19,11 +20,7 @@ from tools import make_pairings, pairing_layers
 from tools.make_pairings import KEYS, NOTES, UndeterminedError, answer, explanations, found_for, pairing_of
 from tools.pairing_layers import CASES, Seen
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = WARNINGS
 PAIRINGS = ("half", "interleaved")
 # transformers 5.24 has the configs of these and no class, or nothing of them
 NOT_RUN = ("exaone", "internlm3", "iquestcoder", "sam3_lite_text_vit_model", "sarvam_mla", "sarvam_moe")
