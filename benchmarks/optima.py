@@ -25,7 +25,7 @@ import rfrope
 from benchmarks import machine
 from rfrope import kernels
 from rfrope._core import parallel
-from rfrope.designs.descent import Lags, descend
+from rfrope.designs.errors import Lags, descend
 from rfrope.kernels import Kernel
 
 SIZES = (8, 32, 64)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope._backends import schedules
+from rfrope._backends import transforms
 from rfrope._core import angles, array, blocks, capacity, dispatch, parallel, random, sums, turns
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
@@ -196,12 +196,12 @@ def estimate_kernel(
     key, n_lags, threaded = random.key_from_rng(rng), math.prod(lags.shape[:-1]), dispatch.place_of((lags,)) == "cpu"
     if n_sets:
         sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
-        length = schedules.sets_in_chunk(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
+        length = transforms.sets_in_chunk(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
         summed = _summed(sets, n_sets, length, executor, progress, threaded, checkpoint)
         return _mean(summed, lags, 1.0, _is_held_by_many(summed, _SHARE))
     where = backend_place(_kernel_moments, lags)
     on_host = array.view_as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
-    length = schedules.draws_in_chunk(where, on_host, n_lags, n_samples, kernel.n_columns, kernel.ndim)
+    length = transforms.draws_in_chunk(where, on_host, n_lags, n_samples, kernel.n_columns, kernel.ndim)
     task = _KernelChunk(kernel, key, lags, quantity)
     found = _summed(task, n_samples, length, executor, progress, threaded, checkpoint)
     return _mean(found, lags, 1.0, _are_trusted(task, found))
@@ -284,7 +284,7 @@ def estimate_scores(
     where = backend_place(_score_sums, lags, a, b) if design == "iid" else ""
     if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"lags of shape {grid} beside q and k", "the number of lags")
-    length = schedules.trials_in_chunk(where, kernel.stated_law() is not None, width)
+    length = transforms.trials_in_chunk(where, kernel.stated_law() is not None, width)
     found = _summed(task, n_trials, length, executor, progress, dispatch.place_of((a,)) == "cpu", checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
     mean, n = _mean(found, lags, size, _is_held_by_many(found, _SHARE)), found.n

@@ -24,7 +24,7 @@ from wrong_kernels import EXAMPLES
 
 import rfrope
 from rfrope import Kernel, estimate_kernel, estimate_scores, expected_score, kernels, montecarlo, score_variance
-from rfrope._backends import schedules
+from rfrope._backends import transforms as plans
 from rfrope._core import dispatch, sums
 from rfrope._core.sums import PowerSums
 from rfrope.montecarlo import Estimate
@@ -127,9 +127,9 @@ def test_trial_t_uses_the_frequencies_of_head_t(text, place, monkeypatch):
     if place == "generic":
         monkeypatch.setattr(dispatch, "backend_function", lambda function, place: None)
     if n == 101:
-        monkeypatch.setattr(schedules, "_ELEMENTS", 2**10)
-        monkeypatch.setitem(schedules._TABLED, "cpu", 2**10)
-        monkeypatch.setattr(schedules, "_USEFUL_LANES", 4)
+        monkeypatch.setattr(plans, "_ELEMENTS", 2**10)
+        monkeypatch.setitem(plans._TABLED, "cpu", 2**10)
+        monkeypatch.setattr(plans, "_USEFUL_LANES", 4)
     q, k = example_pairs()
     lags = np.asarray([-1.0, 2.5, -59.0])
     found = estimate_scores(q[:, None], k[:, None], lags, text, n_trials=n, rng=42, progress=recorder)
@@ -469,7 +469,7 @@ def test_scores_of_sets_do_not_depend_on_how_lags_are_cut(monkeypatch, shapes):
     lags, q = (np.random.default_rng(0).standard_normal(shape) for shape in shapes)
     whole = estimate_scores(q, 2.0 * q, lags, "gaussian", n_trials=8, design="sobol", rng=0)
     monkeypatch.setattr(sums, "BUDGET", 32)
-    monkeypatch.setattr(schedules, "_ELEMENTS", 2**20)
+    monkeypatch.setattr(plans, "_ELEMENTS", 2**20)
     cut = estimate_scores(q, 2.0 * q, lags, "gaussian", n_trials=8, design="sobol", rng=0)
     assert cut.mean.value.shape == whole.mean.value.shape
     np.testing.assert_allclose(cut.mean.value, whole.mean.value, rtol=1e-12, atol=1e-12)

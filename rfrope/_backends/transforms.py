@@ -1,7 +1,11 @@
-"""Plans of non-uniform fast Fourier transforms: what lags and frequencies allow, and what it would cost.
+"""Plans of non-uniform fast Fourier transforms, what they would cost, and lengths of the chunks of an estimate.
 
 Nothing here transforms: backends for the CPU and for CUDA devices do, each at its own prices. Lags and frequencies are
 NumPy arrays.
+
+Chunks are merged in order, so their length enters the last bits of a result; it must not depend on threads or on what
+else the machine does. It does depend on where the work is done ("cpu", "cuda", or "" for the generic functions): what
+one chunk costs differs.
 """
 
 from __future__ import annotations
@@ -23,6 +27,13 @@ PHASE_LOSS = 1e-10  # radians
 MODES = 2**20  # lags of one transform on a grid
 _CELLS = 2**23  # numbers on its finer grid: 128 MB
 LEAST_VARIANCE = 1e-6  # below it, the error of the transform could be seen beside the variance
+_ELEMENTS, _LONGEST = 2**20, 2**16  # numbers that make a chunk of the generic functions, and draws at most
+_DRAWS = 2**18  # draws in a chunk that a transform sums
+_TABLED = {"cpu": 2**21, "cuda": 2**30}  # numbers that make a chunk of trials whose law loops know
+_TRANSPORTED = {"cpu": 2**18, "cuda": 2**22}  # the same where the kernel's own transport is called
+_MOST_TRIALS = {"cpu": 2**16, "cuda": 2**22}
+_USEFUL_LANES = 256  # trials that a chunk has at least on the CPU, unless that makes more numbers than the next line
+_MOST_NUMBERS = 2**28
 
 
 @dataclass(frozen=True)
@@ -116,9 +127,19 @@ def axis_of(values: np.ndarray, most: int) -> Axis | None:
     if not span:
         return Axis(origin, 1.0, 1, np.zeros(len(values), np.int64), 0.0)
     if max(-origin, end, span) <= 2.0**53 and all(np.all(part == np.rint(part)) for part in parts(values)):
-        step = _whole_step(values)
+        common = 0
+        for after, before in zip(parts(values[1:]), parts(values[:-1]), strict=True):
+            common = math.gcd(common, int(np.gcd.reduce(np.abs(after - before).astype(np.int64))))
+            if common == 1:
+                break
+        step = float(common)
     else:
-        step = _fractional_step(values, span)
+        # the smallest gap that is not a rounding error, made to divide the span
+        gaps = values[1:] - values[:-1]
+        if not np.all(gaps > 0.0):
+            ordered = np.sort(values)
+            gaps = ordered[1:] - ordered[:-1]
+        step = span / round(span / float(np.min(gaps[gaps > 1e-9 * span])))
     if span / step >= most:
         return None
     index, loss = np.empty(len(values), np.int64), 0.0
@@ -134,26 +155,8 @@ def axis_of(values: np.ndarray, most: int) -> Axis | None:
     return Axis(origin, step, round(span / step) + 1, index, loss)
 
 
-def _whole_step(values: np.ndarray) -> float:
-    common = 0
-    for after, before in zip(parts(values[1:]), parts(values[:-1]), strict=True):
-        common = math.gcd(common, int(np.gcd.reduce(np.abs(after - before).astype(np.int64))))
-        if common == 1:
-            break
-    return float(common)
-
-
 def _is_within(values: np.ndarray) -> bool:
     return all(bool(np.all(np.abs(part) <= LARGEST)) for part in parts(values))
-
-
-def _fractional_step(values: np.ndarray, span: float) -> float:
-    """Return the smallest gap that is not a rounding error, made to divide the span."""
-    gaps = values[1:] - values[:-1]
-    if not np.all(gaps > 0.0):
-        ordered = np.sort(values)
-        gaps = ordered[1:] - ordered[:-1]
-    return span / round(span / float(np.min(gaps[gaps > 1e-9 * span])))
 
 
 def _is_exact(origin: float, step: float, largest: float) -> bool:
@@ -302,3 +305,42 @@ def moments_of_means(means: Array, zero: Array, count: int, odd: bool, xp: Modul
     variance = xp.clip(0.5 * (1.0 - double if odd else 1.0 + double) - mean * mean, 0.0, None)
     flat = (variance < LEAST_VARIANCE) & ~zero
     return mean, xp.where(zero, 0.0, variance * count), flat
+
+
+# -- chunks of estimates -----------------------------------------------------------------------------------------------
+
+
+def sets_in_chunk(width: int) -> int:
+    """Return how many randomised sets make a chunk, if each needs `width` numbers."""
+    return min(_LONGEST, _power_of_two(_ELEMENTS // max(1, width)))
+
+
+def draws_in_chunk(where: str, lags: np.ndarray | None, n_lags: int, n_samples: int, draws: int, axes: int) -> int:
+    """Return how many draws of a kernel make a chunk; `lags` are ``(n_lags, axes)`` on the CPU, and None elsewhere.
+
+    A loop's memory does not grow with the lags, and a transform pays more with more draws. A device needs
+    many draws to be filled at few lags.
+    """
+    if where == "cuda":
+        return _power_of_two(min(2**20, 2**24 // (draws + axes)))
+    if lags is None:
+        return sets_in_chunk(n_lags + draws + axes)
+    if may_pay(min(_DRAWS, n_samples), n_lags, axes, CPU) and (axes == 1 or grid_of(lags) is not None):
+        return _power_of_two(min(_DRAWS, 2**22 // (draws + axes)))
+    length = _power_of_two(min(2**16, 2**20 // (draws + axes)))
+    while length > 2**10 and length * n_lags > 2**22:
+        length //= 2
+    return length
+
+
+def trials_in_chunk(where: str, stated: bool, width: int) -> int:
+    """Return how many trials of a score make a chunk, if each needs `width` numbers: some milliseconds of work."""
+    if not where:
+        return sets_in_chunk(width)
+    usual, width = (_TABLED if stated else _TRANSPORTED)[where], max(1, width)
+    fitting = max(4, usual // width, min(_USEFUL_LANES, _MOST_NUMBERS // width) if where == "cpu" else 0)
+    return min(_MOST_TRIALS[where], _power_of_two(fitting))
+
+
+def _power_of_two(most: int) -> int:
+    return 1 << (max(2, most).bit_length() - 1)

@@ -100,7 +100,14 @@ def check_writable(path: str, *, overwrite: bool = False) -> None:
     """
     path = _free(path, overwrite)
     os.remove(_written_beside(path, b""))
-    _remove_leftovers(os.path.dirname(path))
+    # remove files that were being written when their writers were killed
+    with suppress(OSError), os.scandir(os.path.dirname(path) or ".") as entries:
+        for entry in entries:
+            if entry.name.startswith(_BEGINNING) and entry.name.endswith(_END):
+                with suppress(OSError):
+                    age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if age > _OLD and entry.is_file(follow_symlinks=False):
+                        os.remove(entry.path)
 
 
 def write(path: str, content: Content, *, overwrite: bool = False) -> None:
@@ -113,7 +120,12 @@ def write(path: str, content: Content, *, overwrite: bool = False) -> None:
                 os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode))
             os.replace(temporary, path)
         else:
-            _rename_to_new(temporary, path)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                raise FileExistsError(f"{path} exists; expected a new name, or overwrite=True") from None
+            except (OSError, NotImplementedError, AttributeError):
+                os.replace(temporary, path)
     finally:
         if os.path.exists(temporary):
             os.remove(temporary)
@@ -152,27 +164,6 @@ def _written_beside(path: str, content: Content) -> str:
             raise OSError(error.errno, error.strerror, path) from None  # under the name that the user knows
         raise
     return temporary
-
-
-def _remove_leftovers(folder: str) -> None:
-    """Remove files that were being written when their writers were killed."""
-    with suppress(OSError), os.scandir(folder or ".") as entries:
-        for entry in entries:
-            if entry.name.startswith(_BEGINNING) and entry.name.endswith(_END):
-                with suppress(OSError):
-                    age = time.time() - entry.stat(follow_symlinks=False).st_mtime
-                    if age > _OLD and entry.is_file(follow_symlinks=False):
-                        os.remove(entry.path)
-
-
-def _rename_to_new(temporary: str, path: str) -> None:
-    """Rename a file unless the name was taken meanwhile; a hard link checks that without a gap, where links exist."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise FileExistsError(f"{path} exists; expected a new name, or overwrite=True") from None
-    except (OSError, NotImplementedError, AttributeError):
-        os.replace(temporary, path)
 
 
 # -- NumPy's files: .npz and .npy --------------------------------------------------------------------------------------

@@ -3,18 +3,15 @@
 from rfrope.designs.learning import LearnedKernel, learned_kernel
 from rfrope.designs.optimising import optimise
 from rfrope.designs.sampling import Design, design, names, points, records, sample
-from rfrope.designs.weighted import Quadrature, quadrature
 
 __all__ = [
     "Design",
     "LearnedKernel",
-    "Quadrature",
     "design",
     "learned_kernel",
     "names",
     "optimise",
     "points",
-    "quadrature",
     "records",
     "sample",
 ]

@@ -15,10 +15,10 @@ import numpy as np
 
 from rfrope.designs.sampling import check_design
 from rfrope.designs.sets import lattice
-from rfrope.designs.weighted import NODES, place_nodes
 from rfrope.kernels import Kernel
 
 TAIL_PANELS = 40  # intervals that halve towards an end
+NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _MOST_NODES = 2**22  # nodes of an integral over the law
 _TOLERANCE = 1e-11  # between results with n and 2n intervals
 _TAIL_PHASES = 2.0**12  # radians of a tail to integrate
@@ -184,6 +184,12 @@ class _Steps(NamedTuple):
 
 
 # -- quadrature --------------------------------------------------------------------------------------------------------
+
+
+def place_nodes(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights of the Gauss rule on each of the intervals between `ends`."""
+    half = 0.5 * np.diff(ends)[:, None]
+    return (ends[:-1, None] + half * (1.0 + NODES)).reshape(-1), (half * _WEIGHTS).reshape(-1)
 
 
 def refine(

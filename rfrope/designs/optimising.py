@@ -11,8 +11,7 @@ import numpy as np
 
 from rfrope._core import array, parallel, random, sums
 from rfrope._core.arguments import MOST, choice, is_several, show, whole
-from rfrope.designs.descent import NEGLIGIBLE, Lags, descend, search
-from rfrope.designs.errors import error, lags_within, lower_bound
+from rfrope.designs.errors import NEGLIGIBLE, Lags, descend, error, lags_within, lower_bound, search
 from rfrope.designs.sets import needs_table, quantile, strata_of_magnitude, stratified, transport, uniforms
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel

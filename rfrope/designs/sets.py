@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rfrope._core import parallel, quantiles, random
-from rfrope.designs.descent import inner
+from rfrope.designs.errors import inner
 from rfrope.kernels import Kernel
 
 _MANY = 2**15  # uniforms from which importing Numba pays

@@ -2,7 +2,7 @@
 
 from rfrope.heads.atlas import Atlas, AtlasBuilder, HeadEstimate, atlas
 from rfrope.heads.offsets import EffectiveOffset, WeightOffset, effective_offset, offset_from_weights
-from rfrope.heads.peaks import Alignment, Peak, alignment, offset_of
+from rfrope.heads.peaks import Alignment, Peak, alignment, offset_of, temperature_for_mass
 from rfrope.heads.positional import PositionalAttention, positional_attention, positional_scores, positional_weights
 from rfrope.heads.reading import Profile, profile
 from rfrope.heads.shifts import (
@@ -14,7 +14,6 @@ from rfrope.heads.shifts import (
     shifted_scores,
     shifted_terms,
 )
-from rfrope.heads.temperature import temperature_for_mass
 
 __all__ = [
     "Alignment",

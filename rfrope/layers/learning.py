@@ -14,8 +14,7 @@ from rfrope._core import array
 from rfrope._core.arguments import choice, listed, show
 from rfrope._core.libraries import TORCH
 from rfrope.kernels import Kernel
-from rfrope.layers.launching import LaunchingModule
-from rfrope.layers.laws import move_kernel
+from rfrope.layers.launching import LaunchingModule, move_kernel
 from rfrope.rotation.rope import Rope
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see

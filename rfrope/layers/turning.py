@@ -414,7 +414,12 @@ class TurningModule(LearningModule):
             sets = omega[:1].expand(heads, -1, -1) if as_shaped else self._repeat_for_heads(omega, heads)
             angle = Angles(at, sets, bias, _XP)
             if not fits:
-                self._check_places(name, x, places, angle.shape)
+                # refuse positions that are not those of the tokens
+                try:
+                    blocks.check_turn(x, angle.shape, self._turn, None, (name, places))
+                except ValueError as error:
+                    hint = "here features are (..., heads, tokens, d); layout='bthd' takes tokens before heads"
+                    raise ValueError(f"{error}; {hint}") from None
             if rows is not None:
                 found.append(self._turn_by_rows(x, *rows))
             elif by_operators:
@@ -454,11 +459,3 @@ class TurningModule(LearningModule):
             raise TypeError(f"{name} are floats; expected integers, as max_positions is given")
         if array.has_host_values(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:
             raise ValueError(f"{name} go from {int(at.min())} to {int(at.max())}; expected 0 to {count - 1}")
-
-    def _check_places(self, name: str, x: Tensor, places: str, phases: tuple[int, ...]) -> None:
-        """Refuse positions that are not those of the tokens."""
-        try:
-            blocks.check_turn(x, phases, self._turn, None, (name, places))
-        except ValueError as error:
-            hint = "here features are (..., heads, tokens, d); layout='bthd' takes tokens before heads"
-            raise ValueError(f"{error}; {hint}") from None

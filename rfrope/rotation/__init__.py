@@ -5,10 +5,10 @@ Conventions: a block is two features, paired ``"half"`` (i, i + D, as in Hugging
 leaves features beyond the first 2D unchanged. A lag is KEY minus QUERY position.
 """
 
-from rfrope.rotation.cumulative import cumulative_phases
 from rfrope.rotation.pairings import block_coefficients, convert_pairing, from_complex, to_complex
 from rfrope.rotation.polar import rotate_polar
 from rfrope.rotation.positions import (
+    cumulative_phases,
     grid_positions,
     mrope_positions,
     packed_positions,

@@ -10,9 +10,8 @@ from rfrope._core import angles, array, blocks, libraries
 from rfrope._core.arguments import flag
 from rfrope._core.array import Array
 from rfrope._core.blocks import MAGNITUDES, TurnOptions
-from rfrope._core.chunks import comes_in_blocks, map_blocks
 from rfrope.rotation import turning
-from rfrope.rotation.turning import checked_scale, rotated
+from rfrope.rotation.turning import checked_scale, comes_in_blocks, map_blocks, rotated
 
 
 def rotate_polar(

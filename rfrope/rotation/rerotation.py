@@ -199,7 +199,7 @@ def _relocated_at_once(k: Any, old: Any, new: Any, rope: Any, out: Any) -> Any:
 @cache
 def _load_differences() -> Any:
     """Return the backend that subtracts whole positions, or None."""
-    return dispatch.find(dispatch.Backend("cpu", "relocation"))
+    return dispatch.find(dispatch.CPU_DENSE)
 
 
 def _check_differences(new: Array, old: Array) -> None:

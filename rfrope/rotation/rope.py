@@ -301,10 +301,7 @@ class Rope:
                 "out"
             )
         _check_width(self, x, name)
-        return self._vectors_beside(x)
-
-    def _vectors_beside(self, x: Any) -> Array:
-        """Return the frequencies, for torch where features are: copied there, with their words, once."""
+        # the frequencies, for torch where features are: copied there, with their words, once
         if type(x) is np.ndarray:
             return self.vectors
         held = self.__dict__ if libraries.is_compiling() else self._held()

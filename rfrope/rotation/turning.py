@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, blocks, dispatch, libraries, turns
-from rfrope._core.angles import Angles
+from rfrope._core.angles import Angles, token_axes
 from rfrope._core.arguments import LARGEST_SCALE, flag, positive, show
-from rfrope._core.array import Array
+from rfrope._core.array import Array, library
 from rfrope._core.blocks import TurnOptions
-from rfrope._core.chunks import comes_in_blocks, map_blocks
 from rfrope._core.dispatch import (
     CPU,
     CPU_DENSE,
@@ -536,3 +535,25 @@ def checked_scale(
     if array.has_host_values(scale) and not bool(xp.all((scale > 0.0) & (scale < math.inf))):
         raise ValueError(f"scale is {show(scale)}; expected positive finite numbers")
     return scale, array.broadcast_shapes({"scale": scale.shape, origin: shape})
+
+
+# -- blocks of Dask ----------------------------------------------------------------------------------------------------
+
+
+def comes_in_blocks(x: Array, xp: ModuleType) -> bool:
+    """Return whether features are Dask's and all constants NumPy's (`array.space_of_constants`)."""
+    return xp is np and library(x).is_lazy
+
+
+def map_blocks(function: Any, x: Array, angles: Any, turn: Any, width: int | None = None, **options: Any) -> Array:
+    """Map a public function of features and `Angles`, or phases, over Dask's blocks; a new width is given."""
+    constants = {"phases": Constant(angles)}
+    if isinstance(angles, Angles):
+        constants = {"positions": Constant(angles.positions)}
+        constants["frequencies"] = Constant(angles.frequencies, 2, 1 + token_axes(angles.positions))
+        if angles.shift is not None:
+            constants["shift"] = Constant(angles.shift)
+    options |= {"pairing": turn.pairing, "inverse": turn.inverse}
+    is_number = isinstance(turn.scale, float)
+    (options if is_number else constants)["scale"] = turn.scale if is_number else Constant(turn.scale)
+    return DASK.map_chunks(function, x, constants, options, width)

@@ -15,7 +15,7 @@ from score_problems import EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
 
 import rfrope
 from rfrope import estimate_scores, kernels, montecarlo
-from rfrope._backends import laws, schedules
+from rfrope._backends import transforms
 from rfrope._core import dispatch, parallel, quantiles
 from rfrope.kernels import families
 
@@ -68,30 +68,30 @@ def test_a_subclass_with_another_transport_is_not_taken_for_its_parent():
         def _unit_transport(self, u):
             return 1.001 * super()._unit_transport(u)
 
-    assert laws.tabulate_law(Wide(scale=3.0)) is None
+    assert quantiles.tabulate_law(Wide(scale=3.0)) is None
     assert error_of_sums(Wide(scale=3.0), *problem(Wide(scale=3.0))) < 1e-9
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e150])
 def test_extreme_scales_are_left_to_the_transport(scale):
     kernel = rfrope.kernel("gaussian", scale=scale)
-    assert laws.tabulate_law(kernel) is None
+    assert quantiles.tabulate_law(kernel) is None
     assert error_of_sums(kernel, *problem(kernel), length=32) < 1e-9
 
 
 def test_the_loops_find_pieces_by_the_bits_that_the_tables_are_cut_by():
     names = ("UNIFORM", "LOG_UNIFORM", "PIECES", "ROW", "SIDE")
-    assert [getattr(estimator_loops, name) for name in names] == [getattr(laws, name) for name in names]
-    assert sorted({laws.UNIFORM, laws.LOG_UNIFORM, laws.TABLE}) == [0, 1, 2]
-    assert 2 ** int(estimator_loops._PIECE_SHIFT) == laws.PIECES
+    assert [getattr(estimator_loops, name) for name in names] == [getattr(quantiles, name) for name in names]
+    assert sorted({quantiles.UNIFORM, quantiles.LOG_UNIFORM, quantiles.TABLE}) == [0, 1, 2]
+    assert 2 ** int(estimator_loops._PIECE_SHIFT) == quantiles.PIECES
     assert int(estimator_loops._PIECE_BITS) + int(estimator_loops._PIECE_SHIFT) == 52  # those of a mantissa
     assert int(estimator_loops._PIECE_MASK) == 2 ** int(estimator_loops._PIECE_BITS) - 1
-    assert int(estimator_loops._UPPER) == laws.SIDE * laws.ROW == laws.OCTAVES * laws.PIECES * laws.ROW
+    assert int(estimator_loops._UPPER) == quantiles.SIDE * quantiles.ROW
 
 
 def test_a_quantile_that_no_table_fits_is_refused():
-    assert laws.table(lambda v: np.sin(1e4 * v)) is None
-    assert laws.table(lambda v: np.where(v < 0.1, np.nan, v)) is None
+    assert quantiles.table(lambda v: np.sin(1e4 * v)) is None
+    assert quantiles.table(lambda v: np.where(v < 0.1, np.nan, v)) is None
 
 
 # -- who works ---------------------------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ def test_read_only_and_strided_input_compiles_nothing_new():
 
 @pytest.mark.parametrize("text", [TEXT, "matern(nu=0.3, scale=8)"])
 def test_bits_are_the_same_for_every_number_of_threads_and_every_executor(text, monkeypatch):
-    monkeypatch.setitem(schedules._TABLED, "cpu", 2**14)
-    monkeypatch.setitem(schedules._TRANSPORTED, "cpu", 2**14)
+    monkeypatch.setitem(transforms._TABLED, "cpu", 2**14)
+    monkeypatch.setitem(transforms._TRANSPORTED, "cpu", 2**14)
     expected = estimate(text)
     for n in (1, 2, 3, 4):
         with parallel.threads(n):
@@ -152,8 +152,8 @@ def test_bits_are_the_same_for_every_number_of_threads_and_every_executor(text, 
 
 @pytest.mark.parametrize(("kernel", "stated"), [(EVERY_TABLED[0], True), (TRANSPORTED[0], False)], ids=["fast", "slow"])
 def test_chunks_are_those_of_the_schedule_for_this_kernel(kernel, stated, monkeypatch):
-    asked, right = [], schedules.trials_in_chunk
-    monkeypatch.setattr(schedules, "trials_in_chunk", lambda *arguments: asked.append(arguments) or right(*arguments))
+    asked, right = [], transforms.trials_in_chunk
+    monkeypatch.setattr(transforms, "trials_in_chunk", lambda *arguments: asked.append(arguments) or right(*arguments))
     estimate(kernel, n_trials=8)
     assert asked == [("cpu", stated, 8 * (3 + kernel.n_columns + 1) + 9)]
 
@@ -226,8 +226,8 @@ def test_components_are_scipys_quantiles_and_odd_bit_for_bit(name):
     function, parameters = COMPONENTS[name]
     u = cells()
     below, above = np.empty_like(u), np.empty_like(u)
-    loop_draws.components(laws.TABLE, 0.0, 1.0, laws.component_table(function, parameters), u, below)
-    loop_draws.components(laws.TABLE, 0.0, 1.0, laws.component_table(function, parameters), 1.0 - u, above)
+    loop_draws.components(quantiles.TABLE, 0.0, 1.0, quantiles.component_table(function, parameters), u, below)
+    loop_draws.components(quantiles.TABLE, 0.0, 1.0, quantiles.component_table(function, parameters), 1.0 - u, above)
     np.testing.assert_array_equal(above, -below)
     exact = function(*parameters, u)
     # SciPy's Student quantile has an absolute error of some 1e-16 near 0
@@ -248,17 +248,19 @@ def test_components_against_mpmath(u):
         }
     for name, value in exact.items():
         out = np.empty(1)
-        loop_draws.components(laws.TABLE, 0.0, 1.0, laws.component_table(*COMPONENTS[name]), np.array([u]), out)
+        loop_draws.components(
+            quantiles.TABLE, 0.0, 1.0, quantiles.component_table(*COMPONENTS[name]), np.array([u]), out
+        )
         assert out[0] == pytest.approx(float(value), rel=1e-13, abs=0.0), name
 
 
 def test_components_of_laws_without_a_table():
     u = np.concatenate([cells(), 1.0 - cells()])
     out = np.empty_like(u)
-    loop_draws.components(laws.UNIFORM, 0.0, 1.0, np.empty(0), u, out)
+    loop_draws.components(quantiles.UNIFORM, 0.0, 1.0, np.empty(0), u, out)
     np.testing.assert_array_equal(out, 2.0 * u - 1.0)
     for ratio in (1e-3, 1.0, 9.2, 400.0):
-        loop_draws.components(laws.LOG_UNIFORM, ratio, 1.0, np.empty(0), u, out)
+        loop_draws.components(quantiles.LOG_UNIFORM, ratio, 1.0, np.empty(0), u, out)
         exact = quantiles.log_uniform_quantile(1.0, math.exp(ratio), ratio, u)
         np.testing.assert_allclose(out, exact, rtol=1e-15 * (4.0 + ratio))
         np.testing.assert_array_equal(out[: out.size // 2], -out[out.size // 2 :])
@@ -278,7 +280,7 @@ def test_radii_are_those_of_the_transport(name):
     function, parameters = RADII[name]
     u = np.concatenate([cells(), 1.0 - cells()])
     out = np.empty_like(u)
-    loop_draws.radii(laws.radius_table(function, parameters), u, out)
+    loop_draws.radii(quantiles.radius_table(function, parameters), u, out)
     np.testing.assert_allclose(out, function(*parameters, u), rtol=1e-13)
 
 
@@ -299,7 +301,7 @@ def test_memory_does_not_grow_with_the_trials(peak):
 def test_chunks_of_draws_at_scattered_lags_stay_small(n_lags, axes):
     """A loop takes 2**22 numbers at a time, or 2**10 draws; fewer lags take longer chunks."""
     lags = np.random.default_rng(0).uniform(-1e3, 1e3, (n_lags, axes))
-    length = schedules.draws_in_chunk("cpu", lags, n_lags, 2**20, 1, axes)
+    length = transforms.draws_in_chunk("cpu", lags, n_lags, 2**20, 1, axes)
     assert length & (length - 1) == 0
     assert length == 2**10 or length * n_lags <= 2**22
     assert length == 2**16 or 2 * length * n_lags > 2**22

@@ -11,7 +11,7 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope import analysis, bochner, designs, engines, heads, models
+from rfrope import analysis, bochner, engines, heads, models
 from rfrope._core import results
 from rfrope.moments.fidelity import fidelity
 from rfrope.montecarlo import Estimate
@@ -36,7 +36,6 @@ RESULTS = {
     "DensityOfStates": lambda: analysis.density_of_states(LADDER),
     "ShiftedTerms": lambda: heads.shifted_terms(Q, K, -1, LADDER, 0.5),
     "KernelFit": lambda: analysis.fit_kernel(LADDER, 64)[0],
-    "Quadrature": lambda: designs.quadrature("gaussian(scale=8)", 4),
     "ScalingEffect": lambda: analysis.scaling_effect(np.arange(9), LADDER, LADDER / 2),
 }
 # results with words of their own

@@ -18,10 +18,10 @@ from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scale
 
 import rfrope
 from rfrope import kernels, montecarlo
-from rfrope._backends import laws, schedules
+from rfrope._backends import transforms
 from rfrope._backends.cuda import device
 from rfrope._backends.cuda import estimators as backend
-from rfrope._core import array, random
+from rfrope._core import array, quantiles, random
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -66,7 +66,7 @@ def test_frequencies_are_those_of_the_compiled_loops_bit_for_bit(kernel, key, st
 def test_frequencies_are_those_of_the_transport(kernel, start, length):
     omega, ran = draw(kernel, KEY, start, length)
     expected = montecarlo._drawn.generic(kernel, KEY, start, length, np.empty(0))
-    stated = laws.tabulate_law(kernel)
+    stated = quantiles.tabulate_law(kernel)
     assert ran == (["uniforms"] if stated is None else [f"frequencies<{backend._LAWS[stated.code]}>"])
     np.testing.assert_allclose(omega, expected, rtol=1e-13 if stated else 0.0, atol=3e-16 if stated else 0.0)
 
@@ -165,9 +165,9 @@ def test_bits_are_the_same_in_any_order_of_threads_and_any_groups_of_tiles(kerne
 
 def test_the_text_repeats_the_numbers_of_the_tables():
     text = device.text("estimators")
-    assert f"PIECES = {laws.PIECES}, SIDE = {laws.OCTAVES} * PIECES" in text
-    assert f"#define ROW_BYTES {8 * laws.ROW}\n" in text
-    assert [backend._LAWS[code] for code in (laws.UNIFORM, laws.LOG_UNIFORM, laws.TABLE)] == re.search(
+    assert f"PIECES = {quantiles.PIECES}, SIDE = {quantiles.OCTAVES} * PIECES" in text
+    assert f"#define ROW_BYTES {8 * quantiles.ROW}\n" in text
+    assert [backend._LAWS[code] for code in (quantiles.UNIFORM, quantiles.LOG_UNIFORM, quantiles.TABLE)] == re.search(
         r"enum Law { (.*), GIVEN };", text
     ).group(1).split(", ")
 
@@ -219,9 +219,9 @@ def test_tables_are_put_on_a_device_once_and_nothing_travels_afterwards(monkeypa
 
 @pytest.mark.parametrize(("text", "law"), [("matern(nu=1.5, scale=8)", "TABLE"), ("matern(nu=0.3, scale=8)", "GIVEN")])
 def test_estimates_of_scores_are_those_on_the_cpu(text, law, monkeypatch):
-    asked, right = [], schedules.trials_in_chunk
-    monkeypatch.setattr(schedules, "trials_in_chunk", lambda *given: asked.append(given[:2]) or right(*given))
-    monkeypatch.setitem(schedules._MOST_TRIALS, "cuda", 1024)
+    asked, right = [], transforms.trials_in_chunk
+    monkeypatch.setattr(transforms, "trials_in_chunk", lambda *given: asked.append(given[:2]) or right(*given))
+    monkeypatch.setitem(transforms._MOST_TRIALS, "cuda", 1024)
     q, k = np.random.default_rng(0).standard_normal((2, 3, 1, 16))
 
     def estimate():

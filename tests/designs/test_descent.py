@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize
 
 from rfrope import kernels
-from rfrope.designs import descent
+from rfrope.designs import errors as descent
 
 E, G2 = kernels.parse("exponential(scale=6)"), kernels.parse("gaussian(scale=(4, 7), ndim=2)")
 M3 = kernels.parse("matern(scale=3, ndim=3)")

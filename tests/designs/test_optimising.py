@@ -11,7 +11,7 @@ from conftest import benchmark
 
 import rfrope
 from rfrope import analysis, kernels, sample
-from rfrope.designs import descent, optimise, optimising
+from rfrope.designs import errors, optimise, optimising
 
 TABLE = pathlib.Path(__file__).parents[2] / "docs" / "_data" / "designs_optima.csv"
 
@@ -126,10 +126,10 @@ def test_a_long_range_is_fitted_at_some_lags_and_judged_at_all():
 @pytest.mark.parametrize("text", ["gaussian(scale=32)", "exponential(scale=6)"])
 def test_a_fit_ends_at_a_minimum(text):
     """Its last descent goes on while anything is gained: another gains less than a part in a thousand."""
-    kernel, lags = kernels.parse(text), descent.Lags(kernels.parse(text), (63,))
+    kernel, lags = kernels.parse(text), errors.Lags(kernels.parse(text), (63,))
     found = optimising.fit(kernel, 8, (63,), "rms", starts=2)
     value = lags.mean_square(lags.errors(lags.waves(found)))
-    _, lower = descent.descend(lags, found, 2000, 1e-12)
+    _, lower = errors.descend(lags, found, 2000, 1e-12)
     assert value <= lower * (1.0 + 1e-3) + 1e-20
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 import rfrope
 from rfrope import kernels, sample
-from rfrope.designs import learned_kernel, optimise, points, quadrature
+from rfrope.designs import learned_kernel, optimise, points
 from rfrope.designs.covariances import pair_covariances
 
 G, E, M2 = map(kernels.parse, ("gaussian(scale=4)", "exponential(scale=6)", "matern(scale=3, ndim=2)"))
@@ -60,13 +60,6 @@ ROWS = [
       for text, lag in (("gaussian", 1e12), ("matern(nu=0.1, scale=16)", 5e4))),
     (lambda: optimise("gaussian", 4, max_lag=9, starts=0), ValueError, "starts is 0; expected a whole number from 1"),
     (lambda: optimise("gaussian", 4, max_lag=9, progress=3), TypeError, "progress is 3; expected None, True, "),
-    (lambda: quadrature("gaussian(ndim=2)", 4), ValueError, "expected one axis"),
-    (lambda: quadrature("exponential", 4), ValueError, "too heavy"),
-    (lambda: quadrature("rational_quadratic", 4), ValueError, "not a function of one uniform"),
-    (lambda: quadrature("shell(radius=0.2)", 2), ValueError, "only 1 magnitudes"),
-    (lambda: quadrature("gaussian", 0), ValueError, "n_blocks is 0"),
-    (lambda: quadrature("gaussian", 4, lags="all"), ValueError, "lags is 'all'"),
-    (lambda: quadrature("gaussian", 4).gains(pairing="both"), ValueError, "pairing is 'both'"),
     (lambda: points("gaussian", 8, design="balanced"), ValueError, "design is 'balanced'; expected one of 'iid'"),
     # estimates
     *estimated(("design is 'quantile', which is deterministic, or needs ", "; expected 'auto'"), design="quantile"),

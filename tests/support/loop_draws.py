@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from rfrope._backends import laws
 from rfrope._backends.cpu import estimator_loops as loops
-from rfrope._core import random
+from rfrope._core import quantiles, random
 
 
 @njit
@@ -24,7 +23,7 @@ def radii(table, u, out):
 
 def drawn(kernel: Any, key: tuple[int, int], start: int, length: int) -> np.ndarray:
     """Draw frequencies (length, axes) of a kernel that states its law."""
-    law = laws.tabulate_law(kernel)
+    law = quantiles.tabulate_law(kernel)
     u = random.uniforms.generic(key, start, length, kernel.n_columns)[0]
     omega = np.empty((kernel.ndim, length))
     for axis, (out, column) in enumerate(zip(omega, u.T[-kernel.ndim :], strict=True)):

@@ -6,7 +6,6 @@ import numpy as np
 from numba import carray
 
 from rfrope._backends import layout
-from rfrope._backends.cpu import fields
 from rfrope._backends.cpu import rotation_loops as rotation
 from rfrope._backends.cpu.compiling import compiled, widest
 from rfrope._backends.cpu.phase_loops import forget, scratch_of
@@ -68,18 +67,18 @@ def turn_gradients(plan, x, y, a, b, c, e, scale, like, target, radial, found, p
     """
     widest()
     header = carray(integers(plan), (1 << 16,))
-    blocks, most, size = header[fields.BLOCKS], header[fields.TILE], sizes(like)[0]
-    x_step, y_step = header[fields.BLOCK_STRIDES + layout.X], header[fields.BLOCK_STRIDES + layout.Y]
+    blocks, most, size = header[layout.BLOCKS], header[layout.TILE], sizes(like)[0]
+    x_step, y_step = header[layout.BLOCK_STRIDES + layout.X], header[layout.BLOCK_STRIDES + layout.Y]
     dense, added = (1 if x_step == size and y_step == size else 0), found.shape[1] > 0
-    code_path, back = 2 * header[fields.FORM] + dense, 4 * header[fields.FORM] + 2 * added + dense
-    turns = np.empty((2, header[fields.POSITION_AXES] * blocks))
+    code_path, back = 2 * header[layout.FORM] + dense, 4 * header[layout.FORM] + 2 * added + dense
+    turns = np.empty((2, header[layout.POSITION_AXES] * blocks))
     wide_cos, wide_sin = np.empty(most * blocks), np.empty(most * blocks)
     scratch = np.empty(scratch_of(header))
     tables = wide_cos.ctypes.data, wide_sin.ctypes.data, scratch.ctypes.data, 0
     dots, crosses = np.empty(most * blocks), np.empty(most * blocks)
     at, row_at = np.empty(layout.COLUMNS, np.int64), np.empty(layout.COLUMNS, np.int64)
     forget(header, scratch.ctypes.data)
-    done, x_row, y_row = np.int64(0), header[fields.ROW_AXIS + layout.X], header[fields.ROW_AXIS + layout.Y]
+    done, x_row, y_row = np.int64(0), header[layout.ROW_AXIS + layout.X], header[layout.ROW_AXIS + layout.Y]
     for item in range(first, last):
         done, n_rows = rotation.fill_tile(
             header, plan, item, (a, b, c, e), scale, done, turns, wide_cos, wide_sin, tables, at, 0.0
@@ -90,9 +89,9 @@ def turn_gradients(plan, x, y, a, b, c, e, scale, like, target, radial, found, p
         if target == 0:
             dots[:] = 0.0
             crosses[:] = 0.0
-        for s in range(header[fields.SHARED]):
+        for s in range(header[layout.SHARED]):
             row_at[:] = 0
-            rotation.find_offsets(header, header[fields.OUTER_AXES], header[fields.SHARED_AXES], s, row_at)
+            rotation.find_offsets(header, header[layout.OUTER_AXES], header[layout.SHARED_AXES], s, row_at)
             x_tile, y_tile = x + at[layout.X] + row_at[layout.X], y + at[layout.Y] + row_at[layout.Y]
             for r in range(n_rows):
                 x_at, y_at, place = x_tile + r * x_row, y_tile + r * y_row, 8 * r * blocks

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rfrope._backends import layout
 from rfrope._backends.cpu import coefficient_loops as coefficients
-from rfrope._backends.cpu import fields
 from rfrope._backends.cpu import rotation_loops as loops
+from rfrope._backends.cpu.compiling import compiled
 from rfrope._backends.cpu.elements import DTYPES
 from rfrope._backends.cpu.plans import RotationPlan, plan_of
 from rfrope._backends.layout import Layout
@@ -25,6 +26,8 @@ from rfrope._core.libraries import TORCH
 _FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}  # of the machine's byte order
 _PLACES = frozenset(map(np.dtype, "bBhHiIlLqQfd"))  # positions of float16 may want a warning
 _DOUBLE, _SINGLE, _UNSIGNED, _MOST = np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.uint64), 2**63 - 1
+_WHOLE = np.dtype(np.int64)
+_MOST_WHOLE = 2**53
 
 
 class Numbers(NamedTuple):
@@ -102,7 +105,7 @@ def turned_at_once(
         return None
     new = out is None
     y = x.new_empty(*plan.shape) if new and is_tensor else np.empty(plan.shape, x.dtype) if new else out
-    part = MISSED * 2.0**24 / max(b.largest, 1.0) if source == fields.POSITIONS and a.dtype.char == "f" else LARGEST
+    part = MISSED * 2.0**24 / max(b.largest, 1.0) if source == layout.POSITIONS and a.dtype.char == "f" else LARGEST
     after = b.values.nbytes, b.address, c.address, e.address, scale, plan.like, part
     if not (new or _is_fit(out, x, plan, operands, source)) or not _turn(plan, x, y, a, after, signed):
         return None
@@ -126,12 +129,12 @@ def turned_again(
         return None
     (plan, known, after, operands), at = last, (x.dtype, x.shape, places.dtype, places.shape, inverse)
     if type(x) is np.ndarray:
-        if known != at or not x.flags.carray or not (out is None or _is_fit(out, x, plan, operands, fields.POSITIONS)):
+        if known != at or not x.flags.carray or not (out is None or _is_fit(out, x, plan, operands, layout.POSITIONS)):
             return None
         y = np.empty(plan.shape, x.dtype) if out is None else out
         views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
         return y if loops.turn_dense(*plan.dense, *views, places, *after) else None
-    if known != (*at, x.stride()) or not (out is None or _is_fit(out, x, plan, operands, fields.POSITIONS)):
+    if known != (*at, x.stride()) or not (out is None or _is_fit(out, x, plan, operands, layout.POSITIONS)):
         return None
     y = x.new_empty(*plan.shape) if out is None else out  # less time than a tuple takes
     try:
@@ -148,15 +151,15 @@ _READ = {type(None), float, Numbers}  # types of operands that are at hand
 
 
 def _read_operands(kind: str, a: Any, b: Any) -> tuple[int, Any, Numbers] | None:
-    """Return what the loops are given (`fields.POSITIONS` or its like) and both operands; None if one is not fit."""
+    """Return what the loops are given (`layout.POSITIONS` or its like) and both operands; None if one is not fit."""
     if kind in ("positions", "polar"):
         places, read = _dense_places(a), b if type(b) is Numbers else Numbers.read(b)
-        return None if places is None or read is None or not read.values.ndim else (fields.POSITIONS, places, read)
+        return None if places is None or read is None or not read.values.ndim else (layout.POSITIONS, places, read)
     if kind == "phases":
         first = Numbers.take(a)
-        return None if first is None else (fields.PHASES, first, _NOTHING)
+        return None if first is None else (layout.PHASES, first, _NOTHING)
     is_single = getattr(a, "dtype", None) == getattr(b, "dtype", None) == _SINGLE
-    dtype, source = (_SINGLE, fields.TABLE_32) if is_single else (_DOUBLE, fields.TABLE_64)
+    dtype, source = (_SINGLE, layout.TABLE_32) if is_single else (_DOUBLE, layout.TABLE_64)
     first, second = Numbers.take(a, dtype), Numbers.take(b, dtype)
     return None if first is None or second is None or first.layout != second.layout else (source, first, second)
 
@@ -198,7 +201,7 @@ def _find_plan(
         return None
     if type(softplus) is not bool or (MAGNITUDES in (pairing, out_pairing)) != (kind == "polar"):
         return None
-    first = (a.shape, None) if source == fields.POSITIONS else a.layout
+    first = (a.shape, None) if source == layout.POSITIONS else a.layout
     options = pairing, out_pairing, inverse, softplus
     try:
         plan = plan_of(dtype, x, None, source, first, b.layout, c.layout, e.layout, *options)
@@ -219,7 +222,7 @@ def _is_fit(out: Any, x: Any, plan: RotationPlan, operands: tuple[Any, ...], sou
         is_dense = TORCH.are_plain_dense(out) and out.is_contiguous()
     if not is_dense or out.dtype != x.dtype or out.shape != plan.shape:
         return False
-    is_left = type(x) is np.ndarray and source == fields.POSITIONS
+    is_left = type(x) is np.ndarray and source == layout.POSITIONS
     others = operands[2:] if is_left else operands
     read = [one.values for one in others if type(one) is Numbers and one.layout]
     if not (is_left or out is x):
@@ -253,3 +256,45 @@ def _turn(plan: RotationPlan, x: Any, y: Any, a: Any, after: tuple[Any, ...], si
     if type(a) is np.ndarray:
         return loops.turn_dense_at(*plan.dense, *at, a, *after[1:])
     return loops.turn_by_numbers(*plan.dense, *at, a.address, *after[1:-1])
+
+
+# -- differences of whole positions ------------------------------------------------------------------------------------
+
+
+@compiled
+def _subtract(new, old, moved):  # type: ignore[no-untyped-def]
+    """Fill `moved`; the answer is False where a difference is beyond 2**53, or beyond its type, in which it wraps."""
+    fine = True
+    for i in range(new.size):
+        difference = new.flat[i] - old.flat[i]
+        moved.flat[i] = difference
+        fine = (
+            fine
+            and abs(difference) <= _MOST_WHOLE
+            and abs(float(new.flat[i]) - float(old.flat[i])) <= 2.0 * _MOST_WHOLE
+        )
+    return fine
+
+
+def subtract_positions(k: Any, new: Any, old: Any) -> Any:
+    """Return ``new - old``, an integer or an array; None for what takes a closer look, which raises the errors.
+
+    They are integers, or arrays of int64 that broadcast; tensors of torch beside keys k that are one.
+    """
+    if type(k) is not np.ndarray:
+        new, old = view_in_numpy(new), view_in_numpy(old)
+    if type(new) is type(old) is int:
+        return new - old if abs(new - old) <= _MOST_WHOLE else None
+    new, old = np.array(new) if type(new) is int else new, np.array(old) if type(old) is int else old
+    if not type(new) is type(old) is np.ndarray or not (new.dtype is _WHOLE and old.dtype is _WHOLE):
+        return None
+    if new.shape == old.shape:
+        moved = np.empty(new.shape, _WHOLE)
+        return moved if _subtract(new, old, moved) else None
+    try:
+        if np.max(np.abs(np.subtract(new, old, dtype=np.float64))) > 2.0 * _MOST_WHOLE:
+            return None
+    except ValueError:  # they do not broadcast, or there are none
+        return None
+    moved = new - old
+    return moved if np.max(np.abs(moved)) <= _MOST_WHOLE else None

@@ -12,7 +12,7 @@ import numpy as np
 
 from rfrope._backends.cpu.circle import SHIFT, bits_of, cos_sin_of_quarters, float_of, fma, polynomial
 from rfrope._backends.cpu.compiling import called, compiled, inlined, widest
-from rfrope._backends.laws import LOG_UNIFORM, PIECES, ROW, SIDE, UNIFORM
+from rfrope._core.quantiles import LOG_UNIFORM, PIECES, ROW, SIDE, UNIFORM
 
 _ROW, _UPPER = np.uint64(ROW), np.uint64(SIDE * ROW)
 _PIECE_BITS, _FIRST_PIECE = np.uint64(45), np.uint64((1023 - 53) * PIECES)
@@ -335,7 +335,7 @@ def add_trials(  # type: ignore[no-untyped-def]
 ):
     """Merge the moments of trials start, ..., start + length - 1 into those of `done` trials.
 
-    sums (4, rows); factors (axes,); tables as `laws` makes them, that of the radius empty if there is none;
+    sums (4, rows); factors (axes,); tables as `quantiles` makes them, that of the radius empty if there is none;
     given (length, blocks, axes): frequencies to be used instead of drawn ones, or empty; delta (lags, axes); a and b
     (pairs, blocks). Row r belongs to pair[r] and to the lag with first[lag] <= r < first[lag + 1]. Lags tiles[t], ...,
     tiles[t + 1] - 1 are worked on together, so that their scores stay in the fastest cache; where there is more than

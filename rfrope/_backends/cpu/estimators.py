@@ -1,7 +1,7 @@
 """Compiled sums of the score estimator, and uniforms.
 
-A kernel that states its law as data is transported by the loops (see `laws`). One that states none is transported by
-its own NumPy code, in batches, and only the sums are compiled.
+A kernel that states its law as data is transported by the loops (see `quantiles`), others by their own NumPy code, in
+batches.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._backends import laws
 from rfrope._backends.cpu import estimator_loops as loops
-from rfrope._core import array, parallel
+from rfrope._core import array, parallel, quantiles
 from rfrope._core.array import Array
 
 Key = tuple[int, int]
@@ -42,7 +41,7 @@ def score_sums(
     sums = np.zeros((4, math.prod(shape)))
     lanes = min(length, _lanes(rows, a.shape[-1] * kernel.ndim))
     words = tuple(map(np.uint64, key))
-    law = laws.tabulate_law(kernel)
+    law = quantiles.tabulate_law(kernel)
     if law is not None:
         loops.add_trials(sums, 0, start, length, lanes, *words, *law, _NOT_GIVEN, *rows)
     else:
@@ -53,7 +52,7 @@ def score_sums(
             n = min(batch, length - done)
             u = uniforms(key, 0, blocks, kernel.n_columns, stream=start + done, streams=n)
             omega = np.array(kernel.transport(u), dtype=np.float64, order="C").reshape(n, blocks, kernel.ndim)
-            nothing = (laws.UNIFORM, 0.0, np.ones(kernel.ndim), laws.NO_TABLE, laws.NO_TABLE)
+            nothing = (quantiles.UNIFORM, 0.0, np.ones(kernel.ndim), quantiles.NO_TABLE, quantiles.NO_TABLE)
             loops.add_trials(sums, done, start + done, n, lanes, *words, *nothing, omega, *rows)
     whole = np.empty_like(sums)
     whole[:, order] = sums

@@ -11,7 +11,8 @@ from numba import carray
 
 from rfrope._backends.cpu.circle import TURN_1, TURN_2, cos_sin, cos_sin_narrow, fma, turn_tables
 from rfrope._backends.cpu.compiling import address_of, called, compiled, widest
-from rfrope._backends.cpu.fields import (
+from rfrope._backends.cpu.rotation_rows import fill_types, integers, number, wide
+from rfrope._backends.layout import (
     A_AXIS,
     BLOCK_STRIDES,
     BLOCKS,
@@ -26,9 +27,11 @@ from rfrope._backends.cpu.fields import (
     TABLE_32,
     TABLE_64,
     TILE,
+    A,
+    B,
+    C,
+    E,
 )
-from rfrope._backends.cpu.rotation_rows import fill_types, integers, number, wide
-from rfrope._backends.layout import A, B, C, E
 
 KEPT = 3  # addresses of what tables that `fill_apart` keeps come from: positions, frequencies, and a shift
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._backends import layout
-from rfrope._backends.cpu import fields, phase_loops
+from rfrope._backends.cpu import phase_loops
 from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.elements import DTYPES, like_of
 from rfrope._backends.layout import Layout, Operands, Strides
@@ -99,7 +99,7 @@ def plan_of(
     y : tuple of int, optional
         Strides of the result, if it is not new.
     kind : int
-        `fields.POSITIONS` or its like: what `a` and `b` are.
+        `layout.POSITIONS` or its like: what `a` and `b` are.
     a, b, c, e : layouts
         As in `layout.operands_of`.
 
@@ -111,7 +111,7 @@ def plan_of(
     if not x[0]:
         raise ValueError("features have no axes")
     like, form = like_of(dtype, pairing, out_pairing, softplus)
-    operands = layout.operands_of(kind == fields.POSITIONS, a, b, c, e)
+    operands = layout.operands_of(kind == layout.POSITIONS, a, b, c, e)
     size, blocks, leading = DTYPES[dtype], operands.blocks, x[0][:-1]
     is_polar = MAGNITUDES in (pairing, out_pairing)
     rest = x[0][-1] - width_of(pairing) * blocks
@@ -130,11 +130,11 @@ def plan_of(
         axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[:-1], columns)
         table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]), _is_apart(size, c, e))
         _add_options(table, operands, (c, e), size == 2, form, inverse)
-        table[fields.CROSSED], table[fields.REST] = pairing != out_pairing, rest
+        table[layout.CROSSED], table[layout.REST] = pairing != out_pairing, rest
         tables = np.stack([table] * 4)
-        tables[IN_PLACE, fields.IN_PLACE] = 1
-        tables[STREAM_16, fields.STREAMING] = 1
-        tables[STREAM_64, fields.STREAMING] = max(_GATHERED_BYTES, shape[-1] * size)
+        tables[IN_PLACE, layout.IN_PLACE] = 1
+        tables[STREAM_16, layout.STREAMING] = 1
+        tables[STREAM_64, layout.STREAMING] = max(_GATHERED_BYTES, shape[-1] * size)
     tables.flags.writeable = False
     start, row = tables.ctypes.data, tables.strides[0]
     return RotationPlan(
@@ -176,8 +176,8 @@ def gradient_table(
     is_apart = _is_apart(DTYPES[dtype], *scaled)
     table, items = _table(kind, operands, axes, (x[1][-1], y[1][-1]), (x[0][-1], y[0][-1]), is_apart)
     _add_options(table, operands, scaled, False, form, inverse)
-    table[fields.GROUP], items, table[fields.GROUPS] = table[fields.SHARED], items // table[fields.GROUPS], 1
-    table[fields.BLOCK_STRIDES + layout.S] = target[1][-1] if target[0][-1] > 1 else 0
+    table[layout.GROUP], items, table[layout.GROUPS] = table[layout.SHARED], items // table[layout.GROUPS], 1
+    table[layout.BLOCK_STRIDES + layout.S] = target[1][-1] if target[0][-1] > 1 else 0
     return like, table, int(items)
 
 
@@ -195,17 +195,17 @@ def _add_options(
 ) -> None:
     """Add to a table whether there are a shift and a scale, the loop for the phases, and what is asked."""
     shift, scale = scaled
-    table[fields.HAS_SHIFT], table[fields.HAS_SCALE] = shift is not None, scale is not None
+    table[layout.HAS_SHIFT], table[layout.HAS_SCALE] = shift is not None, scale is not None
     is_line = operands.axes == 1 and shift is scale is None
     fill = (
         phase_loops.fill_apart
-        if table[fields.SHIFT_APART]
+        if table[layout.SHIFT_APART]
         else phase_loops.fill_line
         if is_line
         else phase_loops.fill_any
     )
-    table[fields.FILL] = phase_loops.fill_of(fill, is_narrow)
-    table[fields.FORM], table[fields.INVERSE] = form, inverse
+    table[layout.FILL] = phase_loops.fill_of(fill, is_narrow)
+    table[layout.FORM], table[layout.INVERSE] = form, inverse
 
 
 def _table(
@@ -219,7 +219,7 @@ def _table(
     """Return the table of the loops without its options, and the number of items of work."""
     (outer, shared), blocks = axes, operands.blocks
     # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
-    fixed = [axis for axis in outer if kind != fields.POSITIONS or axis[layout.B] == 0]
+    fixed = [axis for axis in outer if kind != layout.POSITIONS or axis[layout.B] == 0]
     rows = min(fixed, key=layout.reach, default=(1, *(0,) * (layout.COLUMNS - 1)))
     if fixed:
         outer.remove(rows)
@@ -230,20 +230,20 @@ def _table(
     group = max(1, min(n_shared, _LARGEST_GROUP, _ITEM_ELEMENTS // (tile * max(features))))
     tiles, groups = -(-rows[0] // tile), -(-n_shared // group)
 
-    table = np.zeros(fields.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
-    table[fields.BLOCKS], table[fields.SOURCE] = blocks, kind
-    table[fields.SHIFT_APART] = math.prod([axis[0] for axis in outer]) if is_apart else 0
-    table[fields.FEATURES], table[fields.OUT_FEATURES] = features
-    table[fields.POSITION_AXES], (table[fields.A_AXIS], table[fields.B_AXIS]) = operands.axes, operands.axis_steps
-    table[fields.ROWS_INSIDE] = not any([layout.reach(rows) > layout.reach(axis) for axis in shared])
-    table[fields.TILE], table[fields.TILES], table[fields.GROUP], table[fields.GROUPS] = tile, tiles, group, groups
-    table[fields.SHARED], table[fields.OUTER_AXES], table[fields.SHARED_AXES] = n_shared, len(outer), len(shared)
-    table[fields.BLOCK_STRIDES + 1 : fields.BLOCK_STRIDES + layout.COLUMNS] = [
+    table = np.zeros(layout.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
+    table[layout.BLOCKS], table[layout.SOURCE] = blocks, kind
+    table[layout.SHIFT_APART] = math.prod([axis[0] for axis in outer]) if is_apart else 0
+    table[layout.FEATURES], table[layout.OUT_FEATURES] = features
+    table[layout.POSITION_AXES], (table[layout.A_AXIS], table[layout.B_AXIS]) = operands.axes, operands.axis_steps
+    table[layout.ROWS_INSIDE] = not any([layout.reach(rows) > layout.reach(axis) for axis in shared])
+    table[layout.TILE], table[layout.TILES], table[layout.GROUP], table[layout.GROUPS] = tile, tiles, group, groups
+    table[layout.SHARED], table[layout.OUTER_AXES], table[layout.SHARED_AXES] = n_shared, len(outer), len(shared)
+    table[layout.BLOCK_STRIDES + 1 : layout.BLOCK_STRIDES + layout.COLUMNS] = [
         *steps,
         *[step for _, _, step in operands.rows],
         0,
     ]
-    table[fields.ROW_AXIS : fields.HEADER] = rows
+    table[layout.ROW_AXIS : layout.HEADER] = rows
     for i, axis in enumerate((*outer, *shared)):
-        table[fields.HEADER + layout.COLUMNS * i :][: layout.COLUMNS] = axis
+        table[layout.HEADER + layout.COLUMNS * i :][: layout.COLUMNS] = axis
     return table, math.prod([axis[0] for axis in outer]) * tiles * groups

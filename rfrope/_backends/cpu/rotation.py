@@ -18,7 +18,6 @@ from llvmlite.binding import get_host_cpu_name
 
 from rfrope._backends import layout
 from rfrope._backends.cpu import coefficient_loops as coefficients
-from rfrope._backends.cpu import fields
 from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.elements import like_of
 from rfrope._backends.cpu.plans import (
@@ -55,21 +54,21 @@ def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> A
         None if value is None or isinstance(value, float) else _doubles(value, out, angles.xp)
         for value in (angles.shift, turn.scale)
     )
-    return _turned(fields.POSITIONS, x, (a, b, c, e), turn, out, angles.xp)
+    return _turned(layout.POSITIONS, x, (a, b, c, e), turn, out, angles.xp)
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Turn features as the generic function does."""
     scale = None if isinstance(turn.scale, float) else _doubles(turn.scale, out, xp)
-    return _turned(fields.PHASES, x, (_doubles(phases, out, xp), None, None, scale), turn, out, xp)
+    return _turned(layout.PHASES, x, (_doubles(phases, out, xp), None, None, scale), turn, out, xp)
 
 
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Turn features as the generic function does."""
     if array.dtype_name(cos) == array.dtype_name(sin) == "float32":
-        kind, tables = fields.TABLE_32, [_kept_apart(array.view_as_numpy(v), out) for v in (cos, sin)]
+        kind, tables = layout.TABLE_32, [_kept_apart(array.view_as_numpy(v), out) for v in (cos, sin)]
     else:
-        kind, tables = fields.TABLE_64, [_doubles(v, out, xp) for v in (cos, sin)]
+        kind, tables = layout.TABLE_64, [_doubles(v, out, xp) for v in (cos, sin)]
     return _turned(kind, x, (*tables, None, None), turn, out, xp)
 
 
@@ -210,12 +209,12 @@ def _turn_gradients(
     a, b, c, e = (None if value is None else (value.shape, value.strides) for value in operands)
     read = layout.operands_of(are_positions, a, b, c, e)  # type: ignore[arg-type]
     if 0 not in (read.blocks, *views[0].shape, *views[1].shape):
-        kind = fields.POSITIONS if are_positions else fields.PHASES
+        kind = layout.POSITIONS if are_positions else layout.PHASES
         at_x, at_y, at_sums = ((value.shape, value.strides) for value in (*views, sums))
         options = turn.pairing, turn.out_pairing, turn.inverse, turn.softplus
         like, table, items = gradient_table(array.dtype_name(x), (at_x, at_y), kind, read, (c, e), options, at_sums)
-        row_step, block_step = table[fields.ROW_AXIS + layout.S], table[fields.BLOCK_STRIDES + layout.S]
-        rows = 0 if shape is None else table[fields.TILE] if row_step else 1
+        row_step, block_step = table[layout.ROW_AXIS + layout.S], table[layout.BLOCK_STRIDES + layout.S]
+        rows = 0 if shape is None else table[layout.TILE] if row_step else 1
         found, places = np.empty((items, rows, read.blocks)), np.empty((items, 2), np.int64)
         addresses = [0 if value is None else value.ctypes.data for value in (table, *views, *operands)]
         factor = turn.scale if isinstance(turn.scale, float) else 1.0

@@ -13,10 +13,26 @@ import numpy as np
 from numba import carray, njit, typeof
 
 from rfrope._backends.cpu.compiling import address_of, called, compiled, widest
-from rfrope._backends.cpu.fields import (
+from rfrope._backends.cpu.phase_loops import forget, scratch_of, turns_of
+from rfrope._backends.cpu.rotation_rows import (
+    call_fill,
+    call_turn,
+    carry,
+    copy,
+    fence,
+    integers,
+    prefetch,
+    sizes,
+    stream,
+    turn_row,
+    turn_types,
+    wide,
+)
+from rfrope._backends.layout import (
     B_AXIS,
     BLOCK_STRIDES,
     BLOCKS,
+    COLUMNS,
     CROSSED,
     FEATURES,
     FILL,
@@ -40,23 +56,13 @@ from rfrope._backends.cpu.fields import (
     STREAMING,
     TILE,
     TILES,
+    A,
+    B,
+    C,
+    E,
+    X,
+    Y,
 )
-from rfrope._backends.cpu.phase_loops import forget, scratch_of, turns_of
-from rfrope._backends.cpu.rotation_rows import (
-    call_fill,
-    call_turn,
-    carry,
-    copy,
-    fence,
-    integers,
-    prefetch,
-    sizes,
-    stream,
-    turn_row,
-    turn_types,
-    wide,
-)
-from rfrope._backends.layout import COLUMNS, A, B, C, E, X, Y
 
 _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are asked for; half of it was slower
 

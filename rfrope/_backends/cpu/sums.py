@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from rfrope._backends import layout, transforms
-from rfrope._backends.cpu import pairs_loops
 from rfrope._backends.cpu import sums_loops as loops
 from rfrope._core import array, capacity, parallel
 from rfrope._core.angles import Angles
@@ -91,8 +90,8 @@ def sum_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
         def work(start: int) -> None:
             stop = min(start + _PAIRED_LAGS, count)
             scores = np.empty(first[stop] - first[start])
-            pairs_loops.score_pairs(*features, cos, sin, first, i, j, start, stop, scores, *sums[:, *head])  # noqa: B023
-            pairs_loops.add_pair_variances(scores, *added, first, i, j, start, stop, sides.paired, *spread)  # noqa: B023
+            loops.score_pairs(*features, cos, sin, first, i, j, start, stop, scores, *sums[:, *head])  # noqa: B023
+            loops.add_pair_variances(scores, *added, first, i, j, start, stop, sides.paired, *spread)  # noqa: B023
 
         many = len(i) * blocks > 2**18  # less is not worth a thread
         parallel.run_all(work, range(0, count, _PAIRED_LAGS), parallel.allowed() if many else 1)

@@ -1,6 +1,6 @@
 """Sums of the score estimator, and draws of a kernel, for arrays on a CUDA device.
 
-A kernel that states its law as data (see `laws`) is drawn on the device, bit for bit as the compiled loops draw it. One
+A kernel that states its law as data (see `quantiles`) is drawn on the device, bit for bit as the loops draw it. One
 that states none is drawn by its own NumPy code: its uniforms travel to the host and its frequencies back, chunk by
 chunk. Nothing else waits for the device, but the first use of a law, whose tables are put there and kept: plans depend
 on shapes and strides alone, and so do the lengths of all sums, which are the same on every device.
@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._backends import laws, layout
+from rfrope._backends import layout
 from rfrope._backends.cuda import device
-from rfrope._core import array
+from rfrope._core import array, quantiles
 from rfrope._core.array import Array
 
 Key = tuple[int, int]
 
 _THREADS, _MERGING_THREADS = 256, 32  # in a block
-_LAWS = {laws.UNIFORM: "UNIFORM", laws.LOG_UNIFORM: "LOG_UNIFORM", laws.TABLE: "TABLE"}
+_LAWS = {quantiles.UNIFORM: "UNIFORM", quantiles.LOG_UNIFORM: "LOG_UNIFORM", quantiles.TABLE: "TABLE"}
 _TILES = ((1, 1), (4, 1), (1, 4))  # lags and pairs of vectors that a thread works on together
 _ROW_AXES = 32
 _COST_OF_DRAW, _COST_OF_LAG, _COST_OF_ROW = 100, 60, 6  # instructions in a block, to choose a tile by
@@ -115,7 +115,7 @@ class _DeviceLaw(NamedTuple):
 
 def _law(kernel: Any, key: Key, like: Array, xp: ModuleType) -> _DeviceLaw | None:
     """Law of a kernel with its tables on the device of an array, or None if its own transport must be called."""
-    stated = laws.tabulate_law(kernel)
+    stated = quantiles.tabulate_law(kernel)
     if stated is None:
         return None
     if isinstance(kernel, Hashable):
@@ -134,7 +134,7 @@ def _law(kernel: Any, key: Key, like: Array, xp: ModuleType) -> _DeviceLaw | Non
     return _DeviceLaw(_LAWS[stated.code], plan, numbers)
 
 
-def _put_on_device(stated: laws.Stated, like: Array, xp: ModuleType) -> Any:
+def _put_on_device(stated: quantiles.Stated, like: Array, xp: ModuleType) -> Any:
     """Copy factors and tables to a device: rows of a table at multiples of 16 bytes, behind an even number of factors.
 
     It waits for the copy, so that whoever is given the numbers that are kept may read them, on any stream.
