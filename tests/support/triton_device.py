@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -30,15 +29,18 @@ PLACE = "cpu"
 if os.environ.get("TRITON_INTERPRET") != "1" and not MISSING:
     PLACE = "cuda" if importlib.import_module("torch").cuda.is_available() else "cpu"
     MISSING = "" if PLACE == "cuda" else f"{NO_DEVICE}: torch.cuda.is_available() is False"
-elif (
-    not MISSING
-    and metadata.version("triton").startswith(("3.4.", "3.5.", "3.6."))
-    and np.lib.NumpyVersion(np.__version__) >= "2.4.0"
-):
-    MISSING = "the interpreter of Triton 3.4 to 3.6 fails in loops with NumPy 2.4 or later: install numpy<2.4"
+elif not MISSING:  # in Triton 3.4 to 3.6 it counts loops by arrays of one number, which NumPy 2.4 takes for none
+    _interpreter = importlib.import_module("triton.runtime.interpreter")
+
+    def _count_by_numbers(tensor: Any, *scope: Any, patch: Any = _interpreter._patch_lang_tensor) -> None:
+        patch(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    _interpreter._patch_lang_tensor = _count_by_numbers
+    # and operators of PyTorch 2.11 refuse what is interpreted
+    importlib.import_module("rfrope._backends.triton.rotation").wrap_triton = lambda kernel: kernel
 NOT_COUNTED = MISSING or ("launches are counted on the CPU alone" if PLACE == "cuda" else "")
-# with an older NumPy that interpreter only warns
-MARKS = [pytest.mark.gpu if PLACE == "cuda" else pytest.mark.filterwarnings("ignore:Conversion of an array with ndim")]
+MARKS = [pytest.mark.gpu] if PLACE == "cuda" else []
 
 
 def on_device_alone(test: Any) -> Any:
