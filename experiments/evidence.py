@@ -201,25 +201,30 @@ def search(
     work: Callable[..., Row],
     workers: int,
     apart: tuple[int, ...] = APART,
+    by: tuple[int, ...] = APART[:1],
+    first: int = 0,
 ) -> list[Row]:
     """Return the rows of arms at their best settings and rates: of the seeds apart, and of those that read the test.
 
-    Every setting is tried at `RATES`, with the first seed apart; then rates beside the best one, until it lies between
-    two that were tried with its setting. The file has all that was tried; the same call goes on.
+    Every setting is tried at `RATES`, with seeds `by`; then rates beside the best one, until it lies between two that
+    were tried with its setting. The test is read by seeds from `first` on. The file has all that was tried; the same
+    call goes on.
     """
     wanted = {(arm, setting, rate) for arm, every in settings.items() for setting in every for rate in RATES}
     tried: dict[str, dict[tuple[str, float], float]] = {}
     while wanted:
-        runs = [(*one, APART[0]) for one in sorted(wanted, key=lambda one: (list(settings).index(one[0]), *one[1:]))]
-        for row in complete(path, runs, work, workers, KEYS):
-            tried.setdefault(row["encoding"], {})[row["setting"], float(row["rate"])] = float(row["validation"])
+        order = sorted(wanted, key=lambda one: (list(settings).index(one[0]), *one[1:]))
+        for row in complete(path, [(*one, seed) for one in order for seed in by], work, workers, KEYS):
+            losses = tried.setdefault(row["encoding"], {})
+            key = row["setting"], float(row["rate"])
+            losses[key] = losses.get(key, 0.0) + float(row["validation"]) / len(by)
         best = {arm: min(tried[arm], key=lambda one: (tried[arm][one], one)) for arm in settings}
         rates = {
             arm: {rate: loss for (setting, rate), loss in tried[arm].items() if setting == best[arm][0]}
             for arm in settings
         }
         wanted = {(arm, best[arm][0], rate) for arm in settings for rate in further(rates[arm])}
-    runs = [(arm, *best[arm], seed) for seed in (*apart, *range(seeds)) for arm in settings]
+    runs = [(arm, *best[arm], seed) for seed in (*apart, *range(first, first + seeds)) for arm in settings]
     return complete(path, runs, work, workers, KEYS)
 
 

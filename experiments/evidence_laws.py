@@ -10,6 +10,7 @@ and the same command goes on after an interruption. The table (``.inc``) is of a
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ import evidence_glyphs
 import evidence_series
 import numpy as np
 import torch
-from evidence import HEADS, Arm, Batch, CosSin, Task, items_of, kernels, ladders, search
+from evidence import FRESH, HEADS, Arm, Batch, CosSin, Task, items_of, kernels, ladders, search
 from evidence import run as run_task
 from torch import nn
 from trained import Row, apart, command, show, stated
@@ -32,6 +33,7 @@ import rfrope
 TRAINED, READ, SEEDS = 128, 256, 10  # bytes; runs of each arm
 SERIES = 4096  # that are trained on
 STEPS = {"glyphs": 800, "text": 500, "series": 500}
+AGAIN = ("law", "free", "fixed Matérn")  # arms of the second protocol
 OWN = {"own rate x 1": 1.0, "own rate x 4": 4.0}  # what is learned of positions, beside the rate of all else
 MEASURES = {  # columns of rows, by what they are of
     ("glyphs", "points misread"): "items",
@@ -157,7 +159,7 @@ def tabulate(rows: Mapping[str, list[Row]]) -> list[Row]:
     """
     table, found = [], []
     for (data, unit), column in MEASURES.items():
-        for name in arms(data):
+        for name in dict.fromkeys(row["encoding"] for row in rows.get(data, [])):
             own = items_of(rows[data], name, column)
             row = next(row for row in rows[data] if row["encoding"] == name)
             line = {"task": f"{data}, {unit}", "arm": name, "setting": row["setting"], "rate": row["rate"]}
@@ -176,7 +178,15 @@ def tabulate(rows: Mapping[str, list[Row]]) -> list[Row]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    options, rows = read_options(__doc__, arguments, arms("text"), SEEDS), {}
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--again", action="store_true", help="the second protocol: glyphs, rates by two seeds")
+    options, rows = read_options(__doc__, arguments, arms("text"), SEEDS, parser), {}
+    if options.again:
+        settings = {name: list(arms("glyphs")[name].settings) for name in AGAIN}
+        work = partial(run, data="glyphs", short=options.short)
+        found = search(options.output, settings, options.seeds, work, options.workers, APART, by=APART, first=FRESH)
+        show(tabulate({"glyphs": found}), options.output, command("evidence_laws.py", arguments))
+        return 0
     for seeds in range(1, options.seeds + 1):
         for data in STEPS:
             output = options.output.with_name(f"{options.output.stem}_{data}.csv")
