@@ -258,6 +258,8 @@ class VLLM(Packaged):
             if not self.is_ready:
                 self.parallel.init_distributed_environment(1, 0, f"file://{folder}/group", 0, "gloo")
                 self.parallel.initialize_model_parallel(1, 1)
+                state = importlib.import_module("vllm.distributed.parallel_state")
+                state._EP = state._EP or state.get_tp_group()  # the first config may have no experts, later ones do
                 self.is_ready = True
             kind, _ = self.registry.ModelRegistry.resolve_model_cls(config["architectures"], made)
             with on_host(self.torch, self.rotary), self.torch.device("meta"):
@@ -282,7 +284,7 @@ class SGLang(Packaged):
     def __init__(self) -> None:
         self.torch = importlib.import_module("torch")
         load_torchvision()
-        sys.meta_path.append(_Absent())
+        sys.meta_path.append(_Absent("torchaudio", "decord", "decord2", "uvicorn", "vllm"))
         logging.disable(logging.WARNING)
         folder = write_config({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1})
         arguments = importlib.import_module("sglang.srt.server_args")
@@ -316,10 +318,13 @@ class SGLang(Packaged):
 
 
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Stands in for packages that SGLang's modules import and a rotation does not need."""
+    """Stands in for packages that an engine's modules import and a rotation does not need."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        is_meant = name.partition(".")[0] in ("torchaudio", "decord", "decord2", "uvicorn", "vllm")
+        is_meant = name.partition(".")[0] in self.names
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_meant else None
 
     def create_module(self, spec: Any) -> types.ModuleType:
@@ -338,7 +343,35 @@ class _Module(types.ModuleType):
         return type(name, (), {})
 
 
-# -- MLX-LM ------------------------------------------------------------------------------------------------------------
+# -- exllamav3 ---------------------------------------------------------------------------------------------------------
+
+
+class ExLlamaV3(Packaged):
+    """exllamav3: its rotary class by the settings of each layer, without the compiled part, which wants CUDA."""
+
+    package = name = "exllamav3"
+
+    def __init__(self) -> None:
+        sys.meta_path.append(_Absent("formatron", "kbnf", "marisa_trie", "pyarrow"))
+        compiled: Any = types.ModuleType("exllamav3.ext")
+        compiled.exllamav3_ext = _Module("exllamav3_ext")
+        sys.modules["exllamav3.ext"] = compiled
+        self.engine, self.rotary = importlib.import_module("exllamav3"), importlib.import_module("exllamav3.util.rope")
+
+    def see(self, config: dict[str, Any], length: int) -> Seen:
+        held, seen = self.engine.Config.from_directory(write_config(config)), Seen()
+        held.override_dynamic_seq_len(length)
+        for part in self.engine.Model.from_config(held):
+            settings, at = getattr(part, "rope_settings", None), _LAYER.search(f"{part.key}.")
+            if settings is not None and at and not _PERCEIVES.search(part.key):
+                made, pairing = self.rotary.RoPE("cpu", settings), {1: "interleaved", 2: "half"}[settings.rope_style]
+                seen[int(at[1])] = Turn(made.inv_freq.double().numpy(), float(made.attn_factor), pairing)
+        if not seen:
+            raise LookupError("no rotary settings")
+        return seen
+
+
+# -- MLX-LM and mlx-vlm ------------------------------------------------------------------------------------------------
 
 
 class MLXLM(Packaged):
@@ -350,10 +383,13 @@ class MLXLM(Packaged):
         self.mx, self.nn = importlib.import_module("mlx.core"), importlib.import_module("mlx.nn")
         self.utils = importlib.import_module("mlx_lm.utils")
 
+    def make(self, config: dict[str, Any]) -> Any:
+        """Build the model."""
+        kind, arguments = self.utils._get_classes(config=config)
+        return kind(arguments.from_dict(copy.deepcopy(config)))
+
     def see(self, config: dict[str, Any], length: int) -> Seen:
-        kind, arguments = self.utils._get_classes(config=copy.deepcopy(config))
-        model = kind(arguments.from_dict(copy.deepcopy(config)))
-        seen: Seen = {}
+        model, seen = self.make(copy.deepcopy(config)), Seen()
         for name, module in model.named_modules():
             at = _LAYER.search(name)
             if not at or _PERCEIVES.search(name) or not name.endswith(("rope", "rotary_emb", "pos_emb")):
@@ -393,3 +429,27 @@ class MLXLM(Packaged):
             ladder = 1.0 / np.array(said["freqs"]).astype(np.float64)
         pairing = "interleaved" if said["traditional"] else "half"
         return Turn(ladder * said["scale"], float(said["x"].reshape(-1)[0].item()), pairing)
+
+
+class MLXVLM(MLXLM):
+    """mlx-vlm, the same; its rotary modules of several axes hold frequencies."""
+
+    package = name = "mlx-vlm"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.utils = importlib.import_module("mlx_vlm.utils")
+
+    def make(self, config: dict[str, Any]) -> Any:
+        """Build the model, as its loader does."""
+        kind, _ = self.utils.get_model_and_args(config)
+        config = {"text_config": config.pop("llm_config", {}), "vision_config": {}, "audio_config": {}} | config
+        held = kind.ModelConfig.from_dict(config)
+        return kind.Model(self.utils.update_module_configs(held, kind, config, ["text", "vision", "audio"]))
+
+    def read(self, rotary: Any, length: int) -> Turn | None:
+        if not hasattr(rotary, "inv_freq"):
+            return super().read(rotary, length)
+        pairing = {"half_split": "half", "even_odd": "interleaved"}[getattr(rotary, "pairing", "half_split")]
+        factor = float(getattr(rotary, "attention_scaling", 1.0))
+        return Turn(np.array(rotary.inv_freq).astype(np.float64), factor, pairing)

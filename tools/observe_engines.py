@@ -38,6 +38,7 @@ FOLDER = pathlib.Path(observed.__file__).parent
 FAMILIES = json.loads(pathlib.Path(__file__).with_name("engine_families.json").read_text("utf-8"))
 DRIVERS: dict[str, Any] = {"transformers4": engine_drivers.Transformers4, "vllm": engine_drivers.VLLM}
 DRIVERS |= {"sglang": engine_drivers.SGLang, "mlx-lm": engine_drivers.MLXLM, "llama.cpp": LlamaCpp}
+DRIVERS |= {"mlx-vlm": engine_drivers.MLXVLM, "exllamav3": engine_drivers.ExLlamaV3}
 CONTEXT, ORIGINAL, KEY = 2048, 512, "original_max_position_embeddings"
 BASES = (34567.0, 23456.0)
 LOCAL, LOCALS = "rope_local_base_freq", ("gemma3_text", "gemma3n_text")
@@ -232,6 +233,15 @@ def of_kind(layers: engine_drivers.Seen, config: ConfigRope) -> engine_drivers.T
 
 
 def explain(cases: list[Case], scheme: str) -> dict[str, Any] | None:
+    """Return the simplest rule that gives all that was seen, or all but of a part of heads; None if none does."""
+    rule, part = find_rule(cases, scheme), "partial_rotary_factor"
+    if rule is not None or not any(one.name == part for one in cases):
+        return rule
+    rule = find_rule([one for one in cases if one.name != part], scheme)
+    return rule and rule | {"unless": part}
+
+
+def find_rule(cases: list[Case], scheme: str) -> dict[str, Any] | None:
     """Return the simplest rule that gives all that was seen; None if no formula does."""
     plain = [one for one in cases if not one.name]
     if not plain:
@@ -286,7 +296,9 @@ def candidates(
     """Yield rules, the simplest first: schemes, bases and parts that are read or fixed, factors, and missing values."""
     lists = ["short_factor", "long_factor"] if scheme == "longrope" else []
     bases = [(["rope_theta"], {})]
-    if (base := read_base(seen)) is not None:
+    if (base := read_base(seen)) is not None and not any(
+        abs(base - one) < 1e-3 * one for one in BASES
+    ):  # another kind's
         bases.append(([], {"rope_theta": float(f"{base:.5g}")}))
     head = config.rope.head_dim or 1
     parts: list[tuple[list[str], dict[str, Any]]] = [(["partial_rotary_factor"], {})]
@@ -294,6 +306,7 @@ def candidates(
     ways: list[dict[str, Any]] = [{"as": "default"}] + ([{"as": scheme}] if scheme != "default" else [])
     ways += [{"as": "dynamic", "at": "factor"}] if scheme == "dynamic" else []
     ways += [{"as": "longrope", "both": "long_factor"}] if scheme == "longrope" else []
+    ways += [{"as": "yarn", "else": "factor"}] if scheme == "yarn" and "factor" not in reads else []
     missing = [{}] + ([{KEY: value} for value in (4096, 8192)] if scheme in ("yarn", "llama3") else [])
     for way, (base, fixed), (part, width), attention, lacking in itertools.product(
         ways, bases, parts, ATTENTIONS if scheme in ("yarn", "longrope") else ("",), missing

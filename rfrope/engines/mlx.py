@@ -163,3 +163,4 @@ MLX_LM = Engine(
         cannot="parts of heads, an attention factor below 1, or one above 1 over a short context",
     ),
 )
+MLX_VLM = Engine("mlx-vlm", observed.reading("mlx-vlm", {"longrope": "long_factor for every text"}))

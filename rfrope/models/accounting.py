@@ -14,7 +14,8 @@ from rfrope._core.arguments import printable, show
 from rfrope.rotation.rope import Rope
 from rfrope.scaling import registry
 
-_OPAQUE = ("quantization_config", "compression_config", "generation_config", "id2label", "label2id", "auto_map")
+_ASIDE = ("quantization_config", "compression_config", "generation_config")  # do not say how a model rotates
+_OPAQUE = (*_ASIDE, "id2label", "label2id", "auto_map")
 _WORD = r"(?:[a-z0-9]*(?<!eu)(?<!t)(?<!g)(?<!p)rope|rope[a-z0-9]*|rotary|rot|yarn|d?ntk|nope|xpos|alibi|thetas?)"
 _LIKE = re.compile(
     rf"(?:.*_)?(?:{_WORD}|is_neox(?:_style)?|use_mla|inv_freq|low_freq_factor|(?:pos|position)_.*_type)(?:_.*)?"
@@ -63,7 +64,11 @@ class Unread(NamedTuple):
         return "." not in self.path and "[" not in self.path
 
     def __str__(self) -> str:
-        return printable(f"{self.path} is {show(self.value)}, which usually means {self.means}, and is not read")
+        value = show(self.value)
+        if isinstance(self.value, Mapping | list | tuple) and len(str(self.value)) > len(value):
+            names = f"of {', '.join(map(str, self.value))}" if isinstance(self.value, Mapping) else "values"
+            value = f"{len(self.value)} {names}" if names == "values" else f"a dict {names}"
+        return printable(f"{self.path} is {value}, which usually means {self.means}, and is not read")
 
 
 @dataclass(frozen=True)
@@ -181,6 +186,16 @@ def find_unread(held: Mapping[str, Any], facts: Facts, is_part: Callable[[Any, A
         agrees = getattr(facts, kind["agrees"])(_snake(key), value)
         if not agrees and not (value is False and kind["means"].startswith("a ")):
             yield Unread(path, value, kind["means"], kind["write"])
+
+
+def list_asides(held: Mapping[str, Any], is_part: Callable[[Any, Any], bool]) -> Iterator[str]:
+    """Yield remarks on what looks like RoPE in dicts of other concerns, and on scores scaled beside it."""
+    for name in _ASIDE:
+        inner = held.get(name)
+        for path, _, value in _walk(f"{name}.", inner if isinstance(inner, Mapping) else {}, is_part, alone=True):
+            yield f"{path} is {show(value)}: {name} does not say how a model rotates, so it is not read."
+    if held.get("use_logn_attn") is True:
+        yield "use_logn_attn is True: scores also grow by a log of the position where code reads it, which no Rope has."
 
 
 def _walk(

@@ -20,7 +20,7 @@ from rfrope.engines.overrides import TYPED, override
 from rfrope.models.auditing import audit
 from rfrope.models.buffers import list_tensors, read_stored
 from rfrope.models.comparing import EngineReport, RopeComparison, compare
-from rfrope.models.configs import is_config, perceives, read
+from rfrope.models.configs import is_broken, is_config, perceives, read
 from rfrope.models.diffing import Change, LayerDiff, diff
 from rfrope.models.gguf import find_gguf, read_metadata
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
@@ -90,8 +90,9 @@ def check(
     Notes
     -----
     The verdict is "cannot tell" if the config has a key that looks like RoPE and that nobody is known to read, or a
-    model type whose pairing is not known. Nothing is downloaded, and no code beside a config is run. A running model is
-    left as it was; one that is spread over processes is not run. A note says what was not checked.
+    model type whose pairing is not known; a number that no engine can take, such as a base of NaN, is wrong. Nothing is
+    downloaded, and no code beside a config is run. A running model is left as it was; one that is spread over processes
+    is not run. A note says what was not checked.
 
     Examples
     --------
@@ -102,6 +103,7 @@ def check(
     wrong: yarn does not reach max_position_embeddings: 2 x 32768 = 65536 < 131072; expected a factor of 4.
     """
     length = None if context is None else whole("context", context, 1)
+    target, against = (getattr(one, "_orig_mod", one) for one in (target, against))  # of torch.compile
     names = None
     if engines is not None:
         given = (engines,) if isinstance(engines, str) else listed("engines", engines, "a list of names")
@@ -116,7 +118,7 @@ def check(
     try:
         layers = list_layers(config)
     except (ValueError, TypeError) as error:
-        kind = "wrong" if isinstance(error, RefusedError) else "unknown"
+        kind = "wrong" if isinstance(error, RefusedError) or is_broken(config) else "unknown"
         return _conclude([CheckFinding(kind, "", str(error))])
     rope = tuple(_describe(kind, is_alone=len(layers.kinds) == 1) for kind in layers.kinds)
     found = [

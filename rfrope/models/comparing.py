@@ -343,6 +343,8 @@ def _run_rule(reading: Reading, config: ConfigRope) -> EngineRope | RefusedError
         return reading.rule(config)
     except (RefusedError, UnknownError) as reason:
         return reason
+    except Exception as error:  # a rule that did not foresee this config says nothing of the others
+        return UnknownError(f"its rule raises {type(error).__name__}: {error}")
 
 
 def _compare_rope(config: ConfigRope, readings: dict[str, Reading]) -> RopeComparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from rfrope._core.arguments import flag, path_of, printable, show, whole
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
 from rfrope.models import layer_patterns
-from rfrope.models.accounting import Facts, find_unread, read_pairing
+from rfrope.models.accounting import Facts, find_unread, list_asides, read_pairing
 from rfrope.models.axial import diffusers_classes, make_axial, make_diffusers
 from rfrope.models.gguf import find_file, find_gguf, read_gguf, translate_params
 from rfrope.models.parts import NAMES, Part, list_parameters
@@ -28,6 +29,9 @@ _SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], *NAMES["rotary_di
 _SIGNS = (*_SIGNS, *NAMES["partial_rotary_factor"][1:])
 # keys of known types that other readers take, or published configs carry: read as transformers does, and said
 _SAID = ("partial_rotary_factor", "position_embedding_type", "use_mla", "original_max_position_embeddings")
+_POSITIVE = {"factor", "original_max_position_embeddings"}.union(
+    *(names for what, names in NAMES.items() if "qk_" not in what and "dim" not in what), NAMES["head_dim"]
+)
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats values of the part around it
 _PERCEPTION = ("vision", "visual", "vit", "image", "audio", "protein")  # read only if their type is known
 _DEEPEST = 8  # nesting depth; models have three
@@ -52,6 +56,7 @@ class _Reading:
     placed_by: tuple[Any, Any, Any]  # xp, device, dtype
     place: str = ""
     looked: list[str] = field(default_factory=list)
+    denied: list[str] = field(default_factory=list)
 
 
 def from_config(
@@ -147,6 +152,8 @@ def read_parts(
     except (ValueError, TypeError) as error:
         message = ": ".join(word for word in (source, reading.place, str(error)) if word)
         raise (TypeError if isinstance(error, TypeError) else ValueError)(printable(message)) from None
+    if not found and reading.denied:
+        raise ValueError(f"{source or 'config'} describes no RoPE: {printable('; '.join(reading.denied))}")
     if not found:
         raise ValueError(
             f"{source or 'config'} describes no RoPE; looked for {', '.join(_SIGNS)}, or a model_type that has one, at "
@@ -158,6 +165,20 @@ def read_parts(
 def is_config(value: Any) -> bool:
     """Return whether a value is a config for `from_config`, not a Rope or frequencies."""
     return isinstance(value, Mapping | str | os.PathLike) or hasattr(value, "to_dict")
+
+
+def is_broken(config: Any) -> bool:
+    """Return whether a config holds text, NaN or a number out of range where every reader takes a positive number."""
+    if not isinstance(config, Mapping):
+        return False
+    for key, value in config.items():
+        if isinstance(value, Mapping) and is_broken(value):
+            return True
+        if key in _POSITIVE and not isinstance(value, Mapping | list | tuple | None):
+            largest = 1.0 if key in NAMES["partial_rotary_factor"] else math.inf
+            if not isinstance(value, int | float) or not (0.0 < value <= largest and value < math.inf):
+                return True
+    return False
 
 
 def read_rope(name: str, value: Any, reason: str = "") -> Rope:
@@ -243,7 +264,8 @@ def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Readin
         _account(part, ropes, [one for one in found if not perceives(one.name)])
         return found
     if not _has_rope(part, has_parts):
-        if not table and not has_parts and not _denies_rope(part) and name.rpartition(".")[2] in ("", *_TEXT):
+        reading.denied += filter(None, [_deny_rope(part)])
+        if not table and not has_parts and not _deny_rope(part) and name.rpartition(".")[2] in ("", *_TEXT):
             _account(part, [], [])
         return found
     if (not table or "axial" in table) and _is_unknown(name, part):
@@ -265,7 +287,7 @@ def _account(part: Part, ropes: list[Rope], parts: list[PartLayers]) -> None:
     widths = [width for key in NAMES["head_dim"] if isinstance(width := part.held.held.get(key), int)]
     named = [key for key in part.table.get("layers", {}).values() if isinstance(key, str)]
     facts = Facts(tuple(ropes), tuple(widths), frozenset(() if is_top else (*part.held.read, *named)))
-    unread, remarks = [], []
+    unread, remarks = [], [*list_asides(part.held.held, _is_part)]
     for one in find_unread(part.held.held, facts, _is_part):
         is_said = part.is_known and one.is_beside
         if is_said and is_top:
@@ -328,21 +350,23 @@ def _find_table(name: str, held: Mapping[str, Any], parent: str) -> tuple[str, M
     return model_type, {}
 
 
-def _denies_rope(part: Part) -> bool:
-    """Return whether a config or the class of its type says that there is no RoPE."""
+def _deny_rope(part: Part) -> str:
+    """Return by what a config or the class of its type says that there is no RoPE, or ""."""
     held, entry = part.held, part.entry
-    if any(held.get(key) != value for key, value in part.table.get("needs", {}).items()):
-        return True
-    if held.get("alibi") is True or held.get("mla_use_nope") is True or entry.get("rope") is False:
-        return True
-    if held.get("position_embeddings_type", "rotary") != "rotary":
-        return True
+    said = [key for key, value in part.table.get("needs", {}).items() if held.get(key) != value]
+    said += [key for key in ("alibi", "mla_use_nope") if held.get(key) is True]
+    said += ["position_embeddings_type"] if held.get("position_embeddings_type", "rotary") != "rotary" else []
+    if said:
+        return f"{said[0]} is {show(held.get(said[0]))}"
+    if entry.get("rope") is False:
+        return f"the class of {show(part.model_type)} has none"
     # some types set the base to null if they have no RoPE
-    return entry.get("null_base") is True and any(one.get("rope_theta", 0) is None for one in _find_dicts(part))
+    is_null = entry.get("null_base") is True and any(one.get("rope_theta", 0) is None for one in _find_dicts(part))
+    return "rope_theta is null" if is_null else ""
 
 
 def _has_rope(part: Part, composite: bool) -> bool:
-    if _denies_rope(part):
+    if _deny_rope(part):
         return False
     if any([part.held.held.get(key) is not None for key in _SIGNS]):
         return True

@@ -80,6 +80,11 @@ class Part:
     def base(self, names: tuple[str, ...]) -> float | None:
         """Return a base from outside the dict, under one of some names; if it is under several, they must agree."""
         name, value = self._pick(names, must_agree=True)
+        if isinstance(value, list | tuple):
+            raise ValueError(
+                f"{name} is a list by layer, which is not read for {show(self.model_type)}; expected layer_types, "
+                "and in rope_parameters a dict with its rope_theta for each kind of layers"
+            )
         return None if value is None else positive(name, value)
 
     def _pick(self, names: tuple[str, ...], *, must_agree: bool) -> tuple[str, Any]:
@@ -338,7 +343,7 @@ def list_parameters(part: Part) -> dict[str, dict[str, Any]]:
     compressed = part.table.get("layers", {}).get("compressed")
     if compressed and not part.held.get("rope_parameters"):
         return _split_compressed(part, compressed)
-    local = part.base(NAMES["local_theta"])
+    local = None if part.is_known and not part.has_usual_layers else part.base(NAMES["local_theta"])
     beside = ("rope_theta", "partial_rotary_factor")  # may stand outside the dict
     if not part.has_usual_layers and local is None:
         return {"": parameters or {key: value for key, value in usual.items() if key not in beside}}

@@ -9,7 +9,7 @@ from rfrope import engines, models
 from rfrope.engines import observed
 from tools import observe_engines
 
-LEAST = {"transformers 4": 45, "MLX-LM": 40, "vLLM": 50, "SGLang": 40, "llama.cpp": 30}
+LEAST = {"transformers 4": 45, "MLX-LM": 40, "vLLM": 50, "SGLang": 40, "llama.cpp": 30, "mlx-vlm": 55, "exllamav3": 35}
 SAMPLE = ("llama", "qwen3", "gemma3_text", "deepseek_v3", "glm4", "phi3", "olmo2", "cohere2", "gpt_oss", "ernie4_5")
 
 

@@ -5,14 +5,15 @@ config holds), and the ``rules`` that they share. A rule holds for one form of c
 "flat": ``rope_scaling`` with the base beside it; "bare": none of them), one kind of layer and one scheme:
 
 - ``as``: the scheme by whose formula the engine turns;
-- ``reads``: the keys that it reads; ``sets``: values that it takes in place of others or of missing ones;
+- ``reads``: the keys that it reads; ``else``: one more, where no original context gives the ratio;
+  ``sets``: values that it takes in place of others or of missing ones;
 - ``attention``: its attention factor, if it is not that of transformers: "ratio", YaRN's factor of ``mscale`` over that
   of ``mscale_all_dim``, 1 and 0 if missing; "one"; "all", 1 beside ``mscale_all_dim``;
 - ``both``: the list that longrope takes at every length;
 - ``at``: "factor" for a dynamic scheme computed once, for ``factor`` times the context;
 - ``positions``: the length of its tables; ``without``: keys without which it turns by the plain ladder;
 - ``needs`` and ``any``: keys without which it stops, and of which it wants one; ``floats``: keys whose whole numbers it
-  refuses; ``refused``: the error with which it stops at every such config.
+  refuses; ``unless``: a key with which no formula explains it; ``refused``: the error with which it stops always.
 """
 
 from __future__ import annotations
@@ -137,6 +138,8 @@ def evaluate(rule: Mapping[str, Any], config: ConfigRope) -> EngineRope:
         raise RefusedError(f"stops with an error: {' or '.join(rule['any'])} missing")
     for key in rule.get("floats", ()):
         require_float(config.values.get(key, 1.0))
+    if config.raw.get(rule.get("unless", "")) is not None:
+        raise UnknownError(f"no formula explains what it makes of {rule['unless']} here")
     if any(config.written.get(key) is None for key in rule.get("without", ())):
         rule = {**rule, "as": "default", "attention": ""}
     values = _read_values(rule, config)
@@ -164,9 +167,11 @@ def evaluate(rule: Mapping[str, Any], config: ConfigRope) -> EngineRope:
 
 def _read_values(rule: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
     """Return the values of the keys that an engine reads, with what it takes in place of others."""
-    values = {key: value for key, value in config.values.items() if key in rule["reads"] and value is not None}
+    has_original = config.written.get(_KEY, config.raw.get(_KEY)) is not None
+    reads = rule["reads"] if has_original else (*rule["reads"], rule.get("else"))
+    values = {key: value for key, value in config.values.items() if key in reads and value is not None}
     sets = rule.get("sets", {})
-    if _KEY in sets and config.written.get(_KEY, config.raw.get(_KEY)) is None:
+    if _KEY in sets and not has_original:
         values.pop(_KEY, None)
     read = config.rope.source.rope_parameters  # with the defaults of transformers
     values = {"partial_rotary_factor": read.get("partial_rotary_factor", config.part), **sets, **values}
@@ -175,6 +180,8 @@ def _read_values(rule: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
         values |= {"partial_rotary_factor": read.get("partial_rotary_factor", 1.0)}
     if rule.get("both"):
         values |= dict.fromkeys(("short_factor", "long_factor"), values[rule["both"]])
+    if rule.get("else") and has_original:
+        values["factor"] = config.context / values[_KEY]
     if rule.get("base") is not None and not _names_base(config):
         values["rope_theta"] = _take_base(rule["base"])
     return values
@@ -215,19 +222,24 @@ def _count_positions(rule: str | None, values: Mapping[str, Any], config: Config
     original = values.get(_KEY, config.context)
     if rule == "side":  # longrope's tables: one for each side of the original context
         return config.context if config.seq_len > original else int(original)
-    return math.ceil((original if "original" in rule else config.context) * (values["factor"] if "x" in rule else 1.0))
+    return math.ceil(
+        (original if "original" in rule else config.context) * (values["factor"] if rule[-2:] == " x" else 1.0)
+    )
 
 
 def _find_ignored(rule: Mapping[str, Any], config: ConfigRope, factor: float) -> tuple[str, ...]:
     """Return the keys that are not read although they would matter."""
     values, reads = config.values, rule["reads"]
     if "rope_theta" not in reads and "rope_theta" in config.written:
-        return ("rope_parameters",)
+        names = ("rope_parameters", "rope_local_base_freq" if config.kind.startswith("sliding") else "rope_theta")
+        return (next((name for name in names if config.raw.get(name) is not None), "rope_theta"),)
     if rule["as"] == "default" and config.scheme not in ("default", "dynamic"):
         return ("rope_type",)
     usual = _USUAL | {"attention_factor": factor}
     if config.scheme == "longrope":
         usual |= {"factor": config.context / values[_KEY], "attention_factor": None}
+    if "else" in rule and config.written.get(_KEY, config.raw.get(_KEY)) is not None:
+        usual |= {"factor": config.context / values[_KEY]}
     if config.scheme == "proportional":
         usual |= {"factor": 1.0}
     if factor == config.rope.attention_factor:  # scales of no effect
