@@ -20,10 +20,11 @@ from rfrope.engines.overrides import TYPED, override
 from rfrope.models.auditing import audit
 from rfrope.models.buffers import list_tensors, read_stored
 from rfrope.models.comparing import EngineReport, RopeComparison, compare
-from rfrope.models.configs import is_broken, is_config, perceives, read
+from rfrope.models.configs import is_config, perceives, read
 from rfrope.models.diffing import Change, LayerDiff, diff
 from rfrope.models.gguf import find_gguf, read_metadata
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
+from rfrope.models.parts import is_broken
 from rfrope.models.probing import Probe, probe
 from rfrope.models.repairing import REPAIRED
 from rfrope.models.rewriting import SAME

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -29,9 +28,6 @@ _SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], *NAMES["rotary_di
 _SIGNS = (*_SIGNS, *NAMES["partial_rotary_factor"][1:])
 # keys of known types that other readers take, or published configs carry: read as transformers does, and said
 _SAID = ("partial_rotary_factor", "position_embedding_type", "use_mla", "original_max_position_embeddings")
-_POSITIVE = {"factor", "original_max_position_embeddings"}.union(
-    *(names for what, names in NAMES.items() if "qk_" not in what and "dim" not in what), NAMES["head_dim"]
-)
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats values of the part around it
 _PERCEPTION = ("vision", "visual", "vit", "image", "audio", "protein")  # read only if their type is known
 _DEEPEST = 8  # nesting depth; models have three
@@ -165,20 +161,6 @@ def read_parts(
 def is_config(value: Any) -> bool:
     """Return whether a value is a config for `from_config`, not a Rope or frequencies."""
     return isinstance(value, Mapping | str | os.PathLike) or hasattr(value, "to_dict")
-
-
-def is_broken(config: Any) -> bool:
-    """Return whether a config holds text, NaN or a number out of range where every reader takes a positive number."""
-    if not isinstance(config, Mapping):
-        return False
-    for key, value in config.items():
-        if isinstance(value, Mapping) and is_broken(value):
-            return True
-        if key in _POSITIVE and not isinstance(value, Mapping | list | tuple | None):
-            largest = 1.0 if key in NAMES["partial_rotary_factor"] else math.inf
-            if not isinstance(value, int | float) or not (0.0 < value <= largest and value < math.inf):
-                return True
-    return False
 
 
 def read_rope(name: str, value: Any, reason: str = "") -> Rope:

@@ -34,11 +34,28 @@ NAMES = {
     "num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx"),
 }
+_POSITIVE = {"factor", "original_max_position_embeddings"}.union(
+    *(names for what, names in NAMES.items() if "qk_" not in what and "dim" not in what), NAMES["head_dim"]
+)
 _USUAL = {what: names[:1] for what, names in NAMES.items()}
 _SIZES = ("head_dim", "hidden_size", "num_attention_heads")
 _PLAIN = ("rope_type", "default")  # says nothing; transformers itself wrote it beside dicts per layer kind
 _WINDOWED = ("sliding", "chunked")  # prefixes of layer kinds
 _MOVED = ("llama3", "yarn", "longrope", "su")  # these read original_max_position_embeddings also from outside the dict
+
+
+def is_broken(config: Any) -> bool:
+    """Return whether a config holds text, NaN or a number out of range where every reader takes a positive number."""
+    if not isinstance(config, Mapping):
+        return False
+    for key, value in config.items():
+        if isinstance(value, Mapping) and is_broken(value):
+            return True
+        if key in _POSITIVE and not isinstance(value, Mapping | list | tuple | None):
+            largest = 1.0 if key in NAMES["partial_rotary_factor"] else math.inf
+            if not isinstance(value, int | float) or not (0.0 < value <= largest and value < math.inf):
+                return True
+    return False
 
 
 def first(held: Mapping[str, Any], what: str) -> Any:
