@@ -5,21 +5,11 @@ import pathlib
 
 import numpy as np
 import pytest
+from conftest import rows
 
 import rfrope
 
-LLAMA = {"model_type": "llama", "head_dim": 16, "rope_theta": 1e4, "max_position_embeddings": 256}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "attention_factor": 1.0}
-CONFIGS = {
-    "config.json": LLAMA,
-    "qwen.json": {"model_type": "qwen3", "hidden_size": 4096, "num_attention_heads": 32, "head_dim": 128}
-    | {"max_position_embeddings": 131072, "rope_theta": 1000000.0, "rope_scaling": YARN},
-    "layers.json": {"model_type": "gemma3_text", "head_dim": 16, "max_position_embeddings": 256, "sliding_window": 64}
-    | {"rope_theta": 1e5, "rope_local_base_freq": 1e4},
-    "bare.json": {"model_type": "mine", "head_dim": 16, "rope_theta": 1e4},
-    "vision.json": {"model_type": "pixtral", "hidden_size": 64, "num_attention_heads": 4},
-    "bert.json": {"model_type": "bert", "hidden_size": 8},
-}
+CONFIGS = rows("cli/configs.json", "configs")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from campaign import campaign, sparse
+from conftest import rows
 
 import rfrope
 from rfrope import storage
@@ -49,11 +50,7 @@ def check(held, laws, omega):
 
 @pytest.mark.parametrize(
     ("kernels", "given"),
-    [
-        (["matern(nu=1.5, scale=16)"], {"heads": 5}),
-        (["cauchy(scale=64)", "gaussian(scale=4)"], {}),
-        (["gaussian(scale=(8, 4), ndim=2)"], {"design": "orthogonal"}),
-    ],
+    rows("cli/design.json", "designs"),
     ids=["several heads", "a kernel for each head", "two axes"],
 )
 def test_designs_of_heads_and_axes(designed, tmp_path, kernels, given):

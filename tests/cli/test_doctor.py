@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from campaign import HANGS, campaign, sparse
+from conftest import rows
 
 import rfrope
 from rfrope._backends import diagnostics
@@ -18,18 +19,7 @@ from rfrope._core import dispatch
 from rfrope.rotation import turning
 
 # packages that are broken in the ways in which installations break, and what is said of each
-BROKEN = {
-    "cupy": ("import os\nos.abort()", "CuPy", "importing it ends the process"),
-    "jax": ("raise ImportError('libtpu.so: cannot open shared object file')", "JAX", "libtpu.so: cannot open"),
-    "dask": ("raise SystemExit(3)", "Dask", "SystemExit"),
-    "torch": (
-        "try:\n    raise ImportError('libc10.so: no such file')\n"
-        "except ImportError as error:\n    raise ImportError('=====\\nFailed to load.') from error",
-        "PyTorch",
-        "libc10.so: no such file",
-    ),
-    "numba": ("raise ImportError('Numba needs NumPy 2.0 or less')", "compiled loops", "Numba needs NumPy 2.0 or less"),
-}
+BROKEN = rows("cli/doctor.json", "broken")
 
 
 @campaign

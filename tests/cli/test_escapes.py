@@ -7,6 +7,7 @@ import browser
 import numpy as np
 import pytest
 from campaign import campaign
+from conftest import rows
 
 import rfrope
 from rfrope import models
@@ -155,22 +156,7 @@ def test_words_of_the_command_line_are_printed_with_escapes(tmp_path, capsys):
     assert is_shown(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("words", "ends"),
-    [
-        ("inspect config.json --html new.html", 0),
-        ("inspect config.json config.json", 0),
-        ("inspect rope.npz --html new.txt", 2),
-        ("compare config.json --html new.html", 0),
-        ("plan config.json --context 256 --html new.html", 0),
-        ("export config.json --to vllm -o new.json", 0),
-        ("export --conformance new", 0),
-        ("validate gaussian(scale=8) --qk rope.npz", 2),
-        ("design gaussian(scale=8) --head-dim 16 --context 64 -o new.npz", 0),
-        ("design gaussian(scale=8) --head-dim 16 --context 64 -o rope.npz", 2),
-        ("doctor config.json", 2),
-    ],
-)
+@pytest.mark.parametrize(("words", "ends"), rows("cli/escapes.json", "names"))
 def test_no_line_is_made_by_the_name_of_a_file(words, ends, tmp_path, run, quick_fits):
     """A folder that a pattern of the shell found may have any name; so may what an archive holds."""
     folder = tmp_path / EVIL

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from campaign import campaign
+from conftest import rows
 from published import BY_MODEL
 
 import rfrope
@@ -88,17 +89,7 @@ def test_schemes_that_depend_on_the_length_are_read_for_the_context(run, config)
 
 
 @campaign
-@pytest.mark.parametrize(
-    ("told", "expected"),
-    [
-        ({"model_type": "mistral", "sliding_window": 256}, {"": 256}),
-        ({"model_type": "mistral", "sliding_window": 2048}, {"": 1024}),
-        ({"model_type": "gpt_oss", "sliding_window": 32}, {"sliding_attention": 32, "full_attention": 1024}),
-        ({"model_type": "modernbert", "local_attention": 32}, {"sliding_attention": 17, "full_attention": 1024}),
-        (GEMMA | {"sliding_window": 256}, {"sliding_attention": 256, "full_attention": 1024}),
-        (GEMMA | {"sliding_window": 4096}, {"sliding_attention": 1024, "full_attention": 1024}),
-    ],
-)
+@pytest.mark.parametrize(("told", "expected"), rows("cli/inspect.json", "kinds_of_layers"))
 def test_each_kind_of_layers_is_read_over_what_it_sees(run, config, told, expected):
     path = config("config.json", told | {"max_position_embeddings": 1024})
     held = {one["name"].removeprefix(path).lstrip(": "): one for one in sets(run, path)}
@@ -228,8 +219,8 @@ def test_several_are_put_side_by_side(run, says, config):
     found, made = ([*part.splitlines()] for part in out.split("\n\n")[0:3:2])
     assert found[0].split()[:3] == ["frequencies", "context", "<"]
     assert made[0].split()[:3] == ["frequencies", "D", "wavelengths"]
-    for rows in (found, made):
-        assert [row.split("  ")[0] for row in rows[2:5]] == ["base 100000", "llama.json", "small.json"]
+    for table in (found, made):
+        assert [row.split("  ")[0] for row in table[2:5]] == ["base 100000", "llama.json", "small.json"]
     for row, other, one in zip(found[2:5], made[2:5], sets(run, *words), strict=True):
         axis = one["axes"][0]
         shown, kernel = (rfrope.kernels.parse(text) for text in (other.split("  ")[-1], axis["fit"]["kernel"]))

@@ -11,6 +11,7 @@ import browser
 import numpy as np
 import pytest
 from campaign import campaign
+from conftest import rows
 
 import rfrope
 from rfrope._core.results import Copyable
@@ -62,13 +63,7 @@ def parts(path, *kinds):
 # -- what is in a page -------------------------------------------------------------------------------------------------
 
 
-VERDICTS = {
-    "inspect": r"^In short: equal content first scores .* complete no turn\.$",
-    "validate": r"^PASSED: largest \|z\| \S+ \(.*\); bound \S+ \(Bonferroni",
-    "compare": r"^They agree\.$",
-    "plan": r"^The config is already stretched by yarn with factor 4, .*\. From 128 trained positions to 1024, 8 ",
-    "design": r"^rms error \S+, largest \S+, at lags up to 255, in the worst of 3 heads\.$",
-}
+VERDICTS = rows("cli/page.json", "verdicts")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from published import lists
+from conftest import rows
 from ropes import CONTEXT, KINDS, carried_by
 
 import rfrope
@@ -64,19 +64,7 @@ def test_the_contexts_of_mlx_lm_say_the_attention_factor(factor, tmp_path):
     assert abs(found.engines[0].rope.attention_factor / factor - 1.0) == pytest.approx(lost, abs=1e-12)
 
 
-SCHEMES = {
-    "default": {"rope_type": "default"},
-    "linear": {"rope_type": "linear", "factor": 4.0},
-    "dynamic": {"rope_type": "dynamic", "factor": 4.0},
-    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
-    "yarn with an attention factor": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0}
-    | {"original_max_position_embeddings": 512},
-    "yarn without its original context": {"rope_type": "yarn", "factor": 4.0},
-    "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    | {"original_max_position_embeddings": 512},
-    "longrope": {"rope_type": "longrope", "original_max_position_embeddings": 512, **lists(8)},
-    "ntk": {"rope_type": "ntk", "factor": 4.0},
-}
+SCHEMES = rows("engines/exporting.json", "schemes")
 OTHERWISE = {  # engines that read a scheme in another way, and get divisors
     "dynamic": ("vLLM", "SGLang", "TensorRT-LLM"),
     "yarn with an attention factor": ("SGLang", "MLX-LM", "TensorRT-LLM"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import rows
 from ropes import CONTEXT, KINDS
 
 import rfrope
@@ -64,14 +65,7 @@ def test_one_kind_of_layers_of_a_part(merge):
     np.testing.assert_allclose(read[sliding_part].frequencies, ROPE.frequencies, atol=1e-6)
 
 
-@pytest.mark.parametrize(("engine", "model_type", "own", "head"), [
-    ("transformers", "phi", {"partial_rotary_factor": 0.5}, 16),
-    ("vLLM", "stablelm", {"partial_rotary_factor": 0.25}, 32),
-    ("SGLang", "gpt_neox", {"rotary_pct": 0.25, "rotary_emb_base": 100}, 32),
-    ("TensorRT-LLM", "gpt_neox", {"rotary_pct": 0.25, "rotary_emb_base": 100}, 16),
-    ("TensorRT-LLM", "gpt_neox", {}, 32),
-    ("transformers", "phi", {}, 32),
-])  # fmt: skip
+@pytest.mark.parametrize(("engine", "model_type", "own", "head"), rows("engines/files.json", "parts_of_heads"))
 def test_the_part_of_a_head_is_written_under_the_names_of_the_class(merge, engine, model_type, own, head):
     """Whole heads, too, and where the config says nothing: these classes turn a part unless they are told."""
     config = SIZES | {"model_type": model_type, "num_attention_heads": 64 // head, "rope_theta": None, **own}

@@ -8,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from conftest import rows
 from packages import installed
 from ropes import CONTEXT, KINDS, SEEDS, carried_by, check, features
 
@@ -226,21 +227,11 @@ def test_onnxruntime_runs_the_file(kind, tmp_path):
         check(got[0], x, positions, rope, "ONNX")
 
 
-@pytest.mark.parametrize(
-    ("engine", "name", "shape"),
-    [
-        ("flash-attn", "sin", (CONTEXT, 8)),
-        *((engine, "cos_sin_cache", (CONTEXT, 16)) for engine in ("FlashInfer", "vLLM operator", "LMCache")),
-        ("TransformerEngine", "freqs", (CONTEXT, 1, 1, 16)),
-        ("Liger-Kernel", "cos", (1, CONTEXT, 16)),
-        ("exllamav3", "inv_freq", (1, CONTEXT, 8)),
-        ("DeepSpeed", "inverse_freqs", (8,)),
-    ],
-)
+@pytest.mark.parametrize(("engine", "name", "shape"), rows("engines/formats.json", "tables"))
 def test_tables_as_they_lie_in_memory(engine, name, shape):
     rope = KINDS["no factor"](0)
     made = engines.export(rope if shape[-1] != 16 or len(shape) > 2 else replace(rope, head_dim=24), engine)
-    assert (made[name].shape, made[name].dtype, made[name].flags.c_contiguous) == (shape, np.float32, True)
+    assert (made[name].shape, made[name].dtype, made[name].flags.c_contiguous) == (tuple(shape), np.float32, True)
     assert made.get("function") in (None, "flashinfer.apply_rope_with_cos_sin_cache")
 
 

@@ -185,14 +185,7 @@ def test_keys_of_a_ramp_that_an_engine_leaves_unread(engine, unread):
             assert np.array_equal(rope.frequencies, plain.frequencies) == (value == usual or key in unread)
 
 
-@pytest.mark.parametrize(
-    ("engine", "model_type", "turning", "base"),
-    [
-        ("SGLang", "llama", D, BASE),
-        ("MLX-LM", "llama", D, BASE),
-        ("MLX-LM", "qwen2", D, 1e6),  # its own where a config has none
-    ],
-)
+@pytest.mark.parametrize(("engine", "model_type", "turning", "base"), rows("engines/formulas.json", "ntk"))
 def test_ntk_stretches_the_slowest_wavelength_of_what_turns(engine, model_type, turning, base):
     made = config(model_type, "dynamic") | ({} if base == BASE else {"rope_theta": None})
     rope = report(engine, made | {"partial_rotary_factor": turning / D}, 2 * CONTEXT).rope

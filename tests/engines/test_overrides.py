@@ -1,27 +1,14 @@
 """What to type for an engine says all of a scheme, or is refused."""
 
 import pytest
+from conftest import rows
 
 from rfrope import engines
 
 YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768}
-SCALES = {"mscale": 0.7, "mscale_all_dim": 1.2}
-FEWER = "--override-kv ARCH.rope.scaling.attn_factor=float:0.87824886"  # 1 / 1.1386
-RATIO = '"mscale": 1.0, "mscale_all_dim": 1.0'
 
 
-@pytest.mark.parametrize(
-    ("engine", "more", "said"),
-    [
-        ("llama.cpp", {"attention_factor": 1.0}, FEWER),
-        ("llama.cpp", SCALES, "attn_factor=float:0.82605"),  # 1.09704 / 1.16636 / 1.13863
-        ("MLX-LM", {"attention_factor": 1.0}, RATIO),
-        ("SGLang", {"attention_factor": 1.0}, RATIO),
-        ("vLLM", {"attention_factor": 1.0}, '"attention_factor": 1.0'),
-        ("MLX-LM", SCALES, '"mscale": 0.7, "mscale_all_dim": 1.2'),
-        ("SGLang", {"truncate": False}, '"truncate": false'),
-    ],
-)
+@pytest.mark.parametrize(("engine", "more", "said"), rows("engines/overrides.json", "keys_of_yarn"))
 def test_keys_of_yarn(engine, more, said):
     found = engines.override(engine, YARN | more, 131072)
     assert said in found

@@ -6,7 +6,8 @@ import types
 from typing import Any
 
 import pytest
-from engine_configs import CASES, CONTEXT, SCHEMES, YARN, check_table, config, is_refused, read_by_transformers, report
+from conftest import rows
+from engine_configs import CASES, CONTEXT, check_table, config, is_refused, read_by_transformers, report
 from packages import installed
 from ropes import BLOCKS, KINDS
 
@@ -51,15 +52,7 @@ def test_configs(vllm, made):
         check_table(rotary.long_short_cos_sin_cache[original:].numpy(), found, found.rope.positions)
 
 
-@pytest.mark.parametrize(
-    ("scaling", "positions"),
-    [
-        (None, CONTEXT),
-        ({"rope_type": "linear", "factor": 2.3}, 9421),  # 2.3 times 4096 is 9420.8
-        (YARN | {"factor": 2.3}, 2356),  # of 1024, 2355.2
-        (SCHEMES["longrope"], CONTEXT),
-    ],
-)
+@pytest.mark.parametrize(("scaling", "positions"), rows("engines/vllm.json", "positions_of_a_table"))
 def test_positions_of_a_table(scaling, positions):
     assert report("vLLM", config("llama", "default") | {"rope_scaling": scaling}).rope.positions == positions
 

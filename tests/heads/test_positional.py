@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from conftest import rows
 
 import rfrope
 from rfrope import heads
@@ -128,18 +129,7 @@ def test_positional_scores_at_lags_of_any_shape(shape):
 
 # -- attention ---------------------------------------------------------------------------------------------------------
 
-MASKS = [
-    {},
-    {"causal": False},
-    {"window": 4},
-    {"causal": False, "window": 4},
-    {"query_position": 5},
-    {"query_position": 5, "causal": False},
-    {"query_position": 0, "causal": False, "window": 3},
-    {"query_position": 0},
-    {"window": 1},
-    {"window": 100, "query_position": 3},
-]
+MASKS = rows("heads/positional.json", "masks")
 
 
 def masked_attention(omega, context, offset, temperature, *, causal=True, window=None, query_position=None):
@@ -188,17 +178,11 @@ def test_attention_of_several_heads():
 IMAGE = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0)).frequencies
 
 
-@pytest.mark.parametrize(
-    ("shape", "offsets", "weights", "at", "rival"),
-    [
-        ((4, 5), [[1, -1]], [1.0], (2, 2), [0, -1]),  # below to the left; (1, 0) is as tight, and later
-        ((2, 9), [[0, -8], [-1, -3]], [1.0, 0.6], (1, 8), None),  # the first of its row, and one in the row above
-    ],
-)
+@pytest.mark.parametrize(("shape", "offsets", "weights", "at", "rival"), rows("heads/positional.json", "patches"))
 def test_attention_over_patches(shape, offsets, weights, at, rival):
-    options = {"temperature": 0.05, "causal": False, "query_position": at if rival else None}
+    options = {"temperature": 0.05, "causal": False, "query_position": tuple(at) if rival else None}
     options |= {"offset": offsets[0]} if rival else {"offset": offsets, "offset_weights": weights}
-    found, lags = heads.positional_attention(IMAGE, shape, **options), np.array([*np.ndindex(shape)]) - at
+    found, lags = heads.positional_attention(IMAGE, tuple(shape), **options), np.array([*np.ndindex(shape)]) - at
     assert found.lags.tolist() == lags.tolist()
     pairs = zip(weights, offsets, strict=True)
     scores = sum(weight * closed_form(IMAGE, lags, one, 0.05) / math.sqrt(32) for weight, one in pairs)
@@ -210,7 +194,7 @@ def test_attention_over_patches(shape, offsets, weights, at, rival):
     assert scores[np.all(lags == found.rival, axis=1)] == pytest.approx(np.max(scores[~hit]), abs=1e-12)
     if rival:
         assert (found.rival.tolist(), found.mass > 0.8) == (rival, True)
-        near = heads.positional_attention(IMAGE, shape, window=2, **options)
+        near = heads.positional_attention(IMAGE, tuple(shape), window=2, **options)
         assert near.lags.tolist() == [[a, b] for a in (-1, 0, 1) for b in (-1, 0, 1)]
     else:
         assert np.min(scores[hit]) < np.max(scores[hit]) - 1.0

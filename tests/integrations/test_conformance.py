@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from campaign import HANGS, campaign
+from conftest import rows
 
 ENGINE = """
 import numpy as np
@@ -66,15 +67,7 @@ def test_a_right_engine_passes_and_what_it_does_not_take_is_skipped(run):
 
 
 @campaign
-@pytest.mark.parametrize(
-    ("right", "wrong", "said"),
-    [
-        ('positions, x, case["attention_factor"])', "positions, x, 1.0)", "wrong from position 0 on, by up to "),
-        ("new_positions - positions, k, 1.0)", "positions - new_positions, k, 1.0)", "relocated[default]"),
-        ("return result\n\ndef rotated", "return result[:, 1:]\n\ndef rotated", "shape is (14, 63); expected (14, 64)"),
-        ('"frequencies"]', '"frequencies"] * (1 + 3e-7)', '"model_type": "llama"'),
-    ],
-)
+@pytest.mark.parametrize(("right", "wrong", "said"), rows("integrations/conformance.json", "wrong_engines"))
 def test_a_wrong_engine_fails_with_the_config_beside_it(run, right, wrong, said):
     assert ENGINE.count(right) == 1
     code, counts, out = run(ENGINE.replace(right, wrong), "--rfrope-target=engine")

@@ -381,13 +381,7 @@ def test_smollm2_is_the_same_model_only_more_exact():
 
 # -- layers that differ ------------------------------------------------------------------------------------------------
 
-DIFFERING = {
-    "gemma3_text": {"num_hidden_layers": 6, "sliding_window": 8},
-    "llama4_text": {"num_hidden_layers": 4, "intermediate_size_mlp": 32, "num_local_experts": 2},
-    "smollm3": {"num_hidden_layers": 4},
-    "modernbert-decoder": {"num_hidden_layers": 4, "cls_token_id": 0, "sep_token_id": 1},
-    "cohere2": {"num_hidden_layers": 4},
-}
+DIFFERING = rows("integrations/rotations.json", "differing")
 
 
 @pytest.mark.parametrize("model_type", sparse(DIFFERING, ("gemma3_text", "smollm3").__contains__))

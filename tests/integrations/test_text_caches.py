@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from conftest import rows
 from tiny_models import made, torch
 
 import rfrope
@@ -77,14 +78,7 @@ def test_layers_turn_by_what_is_theirs(kind, values):
             torch.testing.assert_close(texts.losses(batch), whole(model, batch), rtol=3e-3, atol=0.0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        ("deepseek_v3", {"qk_rope_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16}),  # a latent in place of keys
-        ("hunyuan_v1_dense", {}),  # keys are normed
-        ("gptj", {"rotary_dim": 8, "num_hidden_layers": 1}),  # the other features are joined to what was rotated
-    ],
-)
+@pytest.mark.parametrize(("kind", "values"), rows("integrations/text_caches.json", "refused"))
 def test_models_whose_keys_cannot_be_rotated_again_are_refused(kind, values):
     model = made(kind, **values).eval()
     why = "layer 0 changes keys after their rotation"

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from campaign import campaign
-from conftest import library
+from conftest import library, rows
 from published import PUBLISHED
 
 import rfrope
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers
 CONTEXT, KEY = 4096, "original_max_position_embeddings"
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, KEY: 1024}
 YARN = {"rope_type": "yarn", "factor": 4.0, KEY: 1024}
-LISTS = {"short_factor": [1.0 + 0.01 * i for i in range(32)], "long_factor": [1.0 + i for i in range(32)]}
 
 
 def config(scaling: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -426,16 +425,7 @@ def model():
     return build
 
 
-MODELS = {
-    "llama": config(),
-    "llama3": config(LLAMA3),
-    "yarn": config(YARN),
-    "dynamic": config({"rope_type": "dynamic", "factor": 2.0}),
-    "longrope": config({"rope_type": "longrope", **LISTS, KEY: 1024}),
-    "cohere": config(model_type="cohere"),
-    "stablelm": config(model_type="stablelm", partial_rotary_factor=0.25),
-    "gemma3_text": config(model_type="gemma3_text", head_dim=64),
-}
+MODELS = rows("models/auditing.json", "models")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import rows
 
 import rfrope
 
@@ -11,21 +12,12 @@ LTX = {"_class_name": "LTXVideoTransformer3DModel", "attention_head_dim": 64, "n
 FLUX = {"_class_name": "FluxTransformer2DModel", "axes_dims_rope": [16, 56, 56], "attention_head_dim": 128}
 
 
-@pytest.mark.parametrize(
-    ("config", "shape", "sections", "ends"),
-    [
-        (FLUX, (64,), (8, 28, 28), (1.0, 10000.0 ** (-27 / 28))),
-        (FLUX | {"_class_name": "Flux2Transformer2DModel", "axes_dims_rope": [32] * 4}, (64,), (16,) * 4,
-         (1.0, 2000.0 ** (-15 / 16))),
-        (QWEN, (64,), (8, 28, 28), (1.0, 10000.0 ** (-27 / 28))),
-        (WAN, (64,), (22, 21, 21), (1.0, 10000.0 ** (-20 / 21))),
-        (LTX, (32, 32, 3), None, (0.0, 5000.0 * np.pi)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("config", "shape", "sections", "ends"), rows("models/axial.json", "diffusers"))
 def test_rotary_models_of_diffusers(config, shape, sections, ends):
     (rope,) = rfrope.from_config(config)
-    assert (rope.frequencies.shape, rope.sections, rope.pairing) == (shape, sections, "interleaved")
-    assert (rope.frequencies.flat[0], rope.frequencies.flat[-1]) == pytest.approx(ends)
+    assert ([*rope.frequencies.shape], rope.pairing) == (shape, "interleaved")
+    assert rope.sections == (sections and tuple(sections))
+    assert (rope.frequencies.flat[0], rope.frequencies.flat[-1]) == pytest.approx(tuple(ends))
     assert rope.source.model.pairing_from == "known"
     with pytest.raises(ValueError, match=r"^yarn is .*, and is not read for model_type"):
         rfrope.from_config(config | {"yarn": {"factor": 2.0}})

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import rows
 from published import PUBLISHED
 
 import rfrope
@@ -142,20 +143,9 @@ def test_what_is_typed_reaches_the_length_and_is_read_as_it_was_meant(config, pa
 
 
 PARAMS = {"dim": 4096, "n_layers": 2, "head_dim": 128, "n_heads": 32, "n_kv_heads": 8, "rope_theta": 1e6}
-VISION = {"vision_encoder": {"hidden_size": 1024, "num_attention_heads": 16, "rope_theta": 1e4}}
-MISTRAL = {"factor": 16.0, "beta": 32.0, "alpha": 1.0, ORIGINAL: 16384, "apply_scale": False}
 
 
-@pytest.mark.parametrize(
-    ("more", "scheme"),
-    [
-        ({"max_seq_len": 4096}, {"rope_type": "default"}),
-        ({"max_position_embeddings": 262144, "yarn": MISTRAL, "llama_4_scaling": {"beta": 0.1}} | VISION,
-         {"rope_type": "yarn", "factor": 16.0, ORIGINAL: 16384, "beta_fast": 32.0, "attention_factor": 1.0}),
-        ({"use_scaled_rope": True}, LLAMA3),
-        ({"use_scaled_rope": True, "rope_scaling_factor": 32.0}, LLAMA3 | {"factor": 32.0}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "scheme"), rows("models/checking.json", "params"))
 def test_params_of_mistral_and_meta(tmp_path, more, scheme):
     """Alone in a folder; a key that looks like RoPE and is not one of theirs is not dropped."""
     path = tmp_path / "params.json"

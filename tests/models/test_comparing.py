@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import rows
 from published import PUBLISHED
 
 import rfrope
@@ -221,16 +222,7 @@ def test_the_reference_is_transformers_or_the_engine_that_ignores_least():
     assert models.compare(refused, ["vLLM", "SGLang"]).ropes[0].reference == "none"
 
 
-@pytest.mark.parametrize(
-    ("config", "agreeing"),
-    [
-        (LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, 10),
-        (LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 4}}, 10),
-        (QWEN3 | {"rope_scaling": YARN | {"attention_factor": 1.3}}, 7),
-        (QWEN3 | {"rope_scaling": YARN | {"mscale": 0.7}}, 9),
-        (LLAMA | {"rope_scaling": DYNAMIC}, 9),
-    ],
-)
+@pytest.mark.parametrize(("config", "agreeing"), rows("models/comparing.json", "advice"))
 def test_the_advice_holds(config, agreeing):
     """The changed config means to transformers what the first one did, and as many engines agree as is said."""
     first = models.compare(config).ropes[0]

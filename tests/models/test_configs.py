@@ -211,18 +211,7 @@ def test_bad_config(index):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is not valid JSON"),
-        ("\udcff", "is not valid JSON"),
-        ("[" * 100_000, "is not valid JSON"),
-        ('{"rope_theta": 1e4, "rope_theta": 5e5}', "is not valid JSON ('rope_theta' occurs twice"),
-        ("[1, 2]", "holds a list; expected a model's config, which is an object"),
-        ("{}", "describes no RoPE"),
-        ('{"text_config": {"rope_theta": 1}}', "text_config: head_dim is missing"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), rows("models/configs.json", "bad_files"))
 def test_bad_files(text, message, tmp_path):
     path = tmp_path / "config.json"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))

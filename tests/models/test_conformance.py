@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 from campaign import HANGS
+from conftest import rows
 
 import rfrope
 from rfrope import models, scaling
@@ -103,20 +104,7 @@ def test_the_runner_passes_as_it_stands(folder):
     assert "rfrope" not in (folder / "run.py").read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "least"),
-    [
-        ('case["attention_factor"] * np.cos(phases), case["attention_factor"] * np.sin', "np.cos(phases), np.sin", 6),
-        ('case["pairing"] == "interleaved"', "False", 3),
-        ("np.sin(phases)", "np.sin(-phases)", 29),
-        ('if case["interleaved_sections"]', "if False", 1),
-        ("positions[..., None] * frequencies", "positions[..., None] * frequencies.astype(np.float16)", 20),
-        ("return result", "return result * np.nan", 36),
-        ('case["turns"] == "last"', "False", 2),
-        ('case | {"attention_factor": 1.0}', "case", 6),
-        ("new_positions - positions, k)", "positions - new_positions, k)", 30),
-    ],
-)
+@pytest.mark.parametrize(("right", "wrong", "least"), rows("models/conformance.json", "wrong"))
 def test_the_runner_finds_what_is_wrong(folder, right, wrong, least):
     source = (folder / "run.py").read_text("utf-8")
     assert source.count(right) == 1

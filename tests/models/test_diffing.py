@@ -78,14 +78,7 @@ def test_a_scheme_that_depends_on_the_length_is_looked_at_at_several():
     assert diff(LLAMA, old, seq_len=4096).differs_from is None
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "seq_len"),
-    [
-        (LLAMA | {"rope_theta": 505000.0}, LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, 16384),
-        (LLAMA, LLAMA | {"rope_scaling": LONGROPE}, 512),
-        (LLAMA | {"rope_scaling": LONGROPE}, LLAMA, 512),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "seq_len"), rows("models/diffing.json", "differs_most"))
 def test_what_differs_most_counts_be_it_in_the_longest_text_or_in_a_shorter_one(old, new, seq_len):
     (one,) = diff(old, new).layers
     (first,), (other,) = (rfrope.from_config(side, seq_len=seq_len) for side in (old, new))
@@ -157,15 +150,7 @@ def test_the_factor_of_the_softmax_scale():
     assert diff(*plain).differs_from is None  # its class reads the ratio alone
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ({"sections": (12, 10, 10)}, {"sections": (12, 10, 10), "interleaved": True}),
-        ({"head_dim": 64}, {"head_dim": 128}),
-        ({"context": 1000}, {"context": 2000}),
-        ({}, {"source": {"turns_last": True}}),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), rows("models/diffing.json", "fields"))
 def test_fields_of_ropes_that_change_alone(old, new):
     (field,) = {**new, **new.get("source", {})}.keys() - old.keys() - {"source"} or new.keys()
     sides = [rfrope.Rope(rfrope.geometric(32), **{"context": 1000, "head_dim": 64} | one) for one in (old, new)]

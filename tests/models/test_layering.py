@@ -58,14 +58,7 @@ def test_names_for_a_model_with_parts():
     assert {one.rope.source.model.name for one in found.kinds} == {f"text_config.{name}" for name in BOTH}
 
 
-@pytest.mark.parametrize(
-    ("config", "window", "both_sides"),
-    [
-        ({"model_type": "modernbert", "num_hidden_layers": 2, "local_attention": 16}, 9, True),
-        (GEMMA | {"sliding_window": 16, "use_bidirectional_attention": True}, 9, True),
-        (GEMMA | {"sliding_window": 16}, 16, False),
-    ],
-)
+@pytest.mark.parametrize(("config", "window", "both_sides"), rows("models/layering.json", "both_sides"))
 def test_windows_of_encoders_reach_to_both_sides(config, window, both_sides):
     windowed = [one for one in list_layers(config).kinds if one.kind == BOTH[0]]
     assert [(one.window, one.both_sides) for one in windowed] == [(window, both_sides)]

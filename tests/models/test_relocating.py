@@ -18,16 +18,7 @@ KEY = "original_max_position_embeddings"
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
 LONGROPE = LLAMA | {"rope_scaling": {"rope_type": "longrope", KEY: 512, **lists(8)}}
 DYNAMIC = LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
-SCHEMES = {
-    "default": {},
-    "linear": {"factor": 4.0},
-    "ntk": {"factor": 4.0},
-    "dynamic": {"factor": 2.0},
-    "yarn": {"factor": 4.0, KEY: 512},
-    "longrope": {KEY: 512, "factor": 4.0, **lists(8)},
-    "llama3": {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, KEY: 512},
-    "proportional": {"partial_rotary_factor": 0.5},
-}
+SCHEMES = rows("models/relocating.json", "schemes")
 
 
 def configs():
@@ -111,21 +102,7 @@ def test_a_text_that_grows_over_the_switch():
     np.testing.assert_allclose(relocate(cached, old, new, one.rope), long.rotate(k, new), atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("config", "lengths", "possible", "n_changed"),
-    [
-        (DYNAMIC, (None, None), True, 0),
-        (DYNAMIC, (1, 2048), True, 0),
-        (DYNAMIC, (2048, 2049), False, 7),  # the first frequency stays
-        (DYNAMIC, (3000, 3000), True, 0),
-        (DYNAMIC, (3000, 4000), False, 7),
-        (LONGROPE, (None, None), False, 7),
-        (LONGROPE, (None, 512), True, 0),
-        (LONGROPE, (513, None), True, 0),
-        (LONGROPE, (513, 2048), True, 0),
-        (LLAMA, (1, 10**6), True, 0),
-    ],
-)
+@pytest.mark.parametrize(("config", "lengths", "possible", "n_changed"), rows("models/relocating.json", "lengths"))
 def test_lengths_decide(config, lengths, possible, n_changed):
     found = can_relocate(config, cached_len=lengths[0], seq_len=lengths[1])
     assert (found.possible, len(found.ropes[0].changed)) == (possible, n_changed)
@@ -146,30 +123,14 @@ def test_a_factor_that_depends_on_the_length_alone():
 # -- what no length explains -------------------------------------------------------------------------------------------
 
 
-UNKNOWN = LLAMA | {"model_type": "made_up", "rope_theta": 1e4}
 CHUNKED = LLAMA | {"model_type": "qwen2"}  # Qwen2.5-7B-Instruct-1M
 CHUNKED |= {"dual_chunk_attention_config": {"chunk_size": 262144, "local_size": 8192}}
-DEEPSEEK = BY_MODEL["DeepSeek V3 and R1"].config
 LATENT = "the last 64 features of a key turn, which latent attention caches apart; transformers caches them paired "
 LATENT += "'half', an engine that turns them in place 'interleaved'"
 ERNIE, NANO, NORMED = ({"model_type": name} for name in ("ernie4_5_vl_moe_text", "nanochat", "hunyuan_v1_dense"))
-GUESS = "the model type 'made_up' is not in the table, so that its pairing would be a guess; give pairing="
 
 
-@pytest.mark.parametrize(
-    ("config", "pairing", "possible", "words"),
-    [
-        (LLAMA, None, True, "16 features of a key turn"),
-        (DEEPSEEK, None, True, LATENT),
-        (NORMED, None, False, "a norm with a weight for each feature follows the rotation"),
-        (NANO, None, False, "pairs features in a way of its own: half with every angle negated"),
-        (ERNIE, None, True, "in an order of its own, so keys move by one number for all axes"),
-        (UNKNOWN, None, False, GUESS),
-        (UNKNOWN, "interleaved", True, "16 features of a key turn"),
-        (CHUNKED, None, True, "by positions modulo 253952, so old and new positions are"),
-        (DYNAMIC, None, True, "in texts of up to 2048 positions; beyond, frequencies depend on the length"),
-    ],
-)
+@pytest.mark.parametrize(("config", "pairing", "possible", "words"), rows("models/relocating.json", "reasons"))
 def test_reasons(config, pairing, possible, words):
     found = can_relocate(config, **({} if pairing is None else {"pairing": pairing})).ropes[0]
     assert (found.possible, words in found.reason) == (possible, True), found.reason

@@ -20,18 +20,7 @@ LONGROPE = {"rope_type": "longrope", **lists(16), KEY: 512, "factor": 4.0}
 ASKED = {"head_dim": 32, "max_position_embeddings": 2048, "seq_len": 5000}
 
 
-@pytest.mark.parametrize(
-    ("told", "options"),
-    [
-        (None, {"rope_theta": 5e5}),
-        ({"rope_type": None}, {"rope_theta": 5e5}),
-        ({"type": "default", "rope_theta": 5e5}, {}),
-        ({"rope_theta": 5e5, "factor": None}, {"rope_theta": 500_000}),
-        ({"type": "mrope", "mrope_section": [8, 4, 4], "rope_theta": 5e5}, {}),
-        ({"rope_type": "default", "type": "mrope", "mrope_interleaved": True, "rope_theta": 5e5}, {}),
-        ({"rope_theta": 5e5}, {"seq_len": 100_000, "max_position_embeddings": 10}),
-    ],
-)
+@pytest.mark.parametrize(("told", "options"), rows("models/rope_parameters.json", "alike"))
 def test_ways_to_say_the_same(told, options):
     got = from_rope_parameters(told, head_dim=32, **options)
     assert np.array_equal(got.frequencies, rfrope.geometric(16, base=5e5))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from published import lists
+from conftest import rows
 
 import rfrope
 from rfrope.models.rewriting import choose_lengths, first_difference, score
@@ -23,16 +23,8 @@ def test_the_first_distance_is_found_in_every_chunk(far):
     assert first_difference(one, other, (1.0, 1.0), far, share) is None
 
 
-@pytest.mark.parametrize(
-    ("scaling", "lengths"),
-    [
-        ({"rope_type": "linear", "factor": 2.0}, (64,)),
-        ({"rope_type": "dynamic", "factor": 2.5}, (64, 160)),
-        ({"rope_type": "dynamic", "factor": 2.3}, (64, 148)),
-        ({"rope_type": "longrope", "original_max_position_embeddings": 16, **lists(4)}, (16, 64)),
-    ],
-)
+@pytest.mark.parametrize(("scaling", "lengths"), rows("models/scoring.json", "lengths"))
 def test_lengths_on_both_sides_of_a_change(scaling, lengths):
     config = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64, "rope_scaling": scaling}
-    assert choose_lengths(*rfrope.from_config(config)) == lengths
+    assert choose_lengths(*rfrope.from_config(config)) == tuple(lengths)
     assert choose_lengths(rfrope.Rope([1.0])) == ()

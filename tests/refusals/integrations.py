@@ -14,7 +14,6 @@ ONE = rfrope.Rope(rfrope.geometric(16), polar=True)
 KINDS = ["sliding_attention", "full_attention"]
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 64}
 TWO_ROPES = {KINDS[0]: {"rope_type": "default", "rope_theta": 100.0}, KINDS[1]: {"rope_type": "default"}}
-LATENT = {"qk_rope_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16}
 
 
 def transformers():
@@ -61,10 +60,6 @@ def replaced(rope, model_type="llama", by="replace_rotary", change=lambda model:
     finally:
         assert bool((tiny_models.logits(model) == before).all())
         assert not any("polar" in vars(layer) or "turning" in vars(layer) for layer in model.modules())
-
-
-def flash(model):
-    model.config._attn_implementation = "flash_attention_2"
 
 
 def layers(other, of="smollm3", model_type="smollm3", **values):

@@ -21,7 +21,6 @@ X, P, W = np.ones((3, 8)), np.arange(3), np.asarray([1.0, 0.5])
 RATES, KEYS, LADDER = np.ones((2, 9, 3)), np.ones((4, 16)), rfrope.geometric(8)
 ROPE, POLAR = Rope(LADDER), Rope(LADDER, polar=True)
 MROPE, UNPAIRED = rfrope.mrope(LADDER, (4, 2, 2)), Rope(LADDER, pairing=None)
-SQUARE = np.array([[0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0]])
 ONE_PER_SEQUENCE = ("starts has shape", "; expected one number, or 2, one per sequence")
 LATENT = {"model_type": "deepseek_v3", "qk_rope_head_dim": 8, "rope_theta": 1e4, "rope_interleave": "no"}
 LLAMA = {"model_type": "llama", "head_dim": 8, "rope_theta": 1e4}
