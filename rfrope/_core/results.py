@@ -21,21 +21,9 @@ from rfrope._core.angles import PrecisionWarning
 from rfrope._core.arguments import printable
 
 __all__ = [
-    "COPIED",
-    "WIDTH",
-    "Copyable",
-    "Part",
-    "Report",
-    "Result",
-    "Table",
-    "Words",
-    "align",
-    "fill",
-    "map_arrays",
-    "plain",
-    "returned_as_given",
-    "wrap",
-]
+    "COPIED", "WIDTH", "Copyable", "Part", "Report", "Result", "Table", "Words", "align", "fill", "map_arrays",
+    "plain", "returned_as_given", "wrap",
+]  # fmt: skip
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")

@@ -12,13 +12,6 @@ from rfrope.bochner.tabulated import Certificate
 from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
 
 __all__ = [
-    "Certificate",
-    "NotPositiveDefiniteError",
-    "UndecidedError",
-    "Witness",
-    "from_autocorrelation",
-    "from_density",
-    "from_function",
-    "from_series",
-    "nearest",
-]
+    "Certificate", "NotPositiveDefiniteError", "UndecidedError", "Witness", "from_autocorrelation", "from_density",
+    "from_function", "from_series", "nearest",
+]  # fmt: skip

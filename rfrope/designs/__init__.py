@@ -5,13 +5,5 @@ from rfrope.designs.optimising import optimise
 from rfrope.designs.sampling import Design, design, names, points, records, sample
 
 __all__ = [
-    "Design",
-    "LearnedKernel",
-    "design",
-    "learned_kernel",
-    "names",
-    "optimise",
-    "points",
-    "records",
-    "sample",
-]
+    "Design", "LearnedKernel", "design", "learned_kernel", "names", "optimise", "points", "records", "sample",
+]  # fmt: skip

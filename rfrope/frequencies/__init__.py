@@ -5,16 +5,6 @@ from rfrope.frequencies.generators import fold, from_generators
 from rfrope.frequencies.ladders import arithmetic, from_wavelengths, geometric, pixel, xpos_scales
 
 __all__ = [
-    "arithmetic",
-    "axial",
-    "fold",
-    "from_generators",
-    "from_wavelengths",
-    "geometric",
-    "golden_gate",
-    "isotropic",
-    "mixed",
-    "mrope",
-    "pixel",
-    "xpos_scales",
-]
+    "arithmetic", "axial", "fold", "from_generators", "from_wavelengths", "geometric", "golden_gate", "isotropic",
+    "mixed", "mrope", "pixel", "xpos_scales",
+]  # fmt: skip

@@ -7,15 +7,6 @@ from rfrope.kernels.gradients import evaluate_phi, transport_points
 from rfrope.kernels.registry import Record, kernel, names, parse, records, register
 
 __all__ = [
-    "Kernel",
-    "Record",
-    "axes",
-    "evaluate_phi",
-    "kernel",
-    "mixture",
-    "names",
-    "parse",
-    "records",
-    "register",
+    "Kernel", "Record", "axes", "evaluate_phi", "kernel", "mixture", "names", "parse", "records", "register",
     "transport_points",
-]
+]  # fmt: skip

@@ -21,26 +21,8 @@ from rfrope.rotation.rope import Rope
 from rfrope.rotation.turning import phases, rotate, rotate_by_phases, rotate_by_table, rotation_table, scores
 
 __all__ = [
-    "ModelPart",
-    "Provenance",
-    "Rope",
-    "block_coefficients",
-    "convert_pairing",
-    "cumulative_phases",
-    "from_complex",
-    "grid_positions",
-    "mrope_positions",
-    "packed_positions",
-    "phases",
-    "relocate",
-    "rerotate",
-    "rotate",
-    "rotate_by_phases",
-    "rotate_by_table",
-    "rotate_polar",
-    "rotation_table",
-    "scores",
-    "shift_matrix",
-    "sinusoidal",
+    "ModelPart", "Provenance", "Rope", "block_coefficients", "convert_pairing", "cumulative_phases", "from_complex",
+    "grid_positions", "mrope_positions", "packed_positions", "phases", "relocate", "rerotate", "rotate",
+    "rotate_by_phases", "rotate_by_table", "rotate_polar", "rotation_table", "scores", "shift_matrix", "sinusoidal",
     "to_complex",
-]
+]  # fmt: skip

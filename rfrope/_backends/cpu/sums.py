@@ -15,7 +15,7 @@ kept below 1e-10, frequencies where it is more being summed directly. The bound 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -302,10 +302,8 @@ def _scattered_sums(turned: _Turned, lags: np.ndarray) -> np.ndarray:
 
 # -- moments -----------------------------------------------------------------------------------------------------------
 
-_FEW = (16, 48, 256)  # lags at which the direct loop is as fast as the powers, by the number of axes
+_FEW = 16  # lags at which the direct loop is as fast as the powers
 _TERMS = 14  # terms of the series: (2u)**28/28! is 1e-21
-_DEGREE, _SMALL = 15, 0.25  # the series in several axes, and the phases that it is for: (2u)**16/16! is 1e-18
-_POWERED = 2**12  # draws whose powers stay in the second cache
 
 
 def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -320,27 +318,12 @@ def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray
     zero = ~np.any(lags, axis=1)
     mean, m2, small = transforms.moments_of_means(sums / turned.count, zero, turned.count, odd, np)
     flat = np.flatnonzero(small)
-    for group, by in _alike(turned, lags[flat]):
-        chosen = np.ascontiguousarray(lags[flat[group]])
-        mean[flat[group]], m2[flat[group]] = by(turned, chosen, odd)
-    return mean, m2
-
-
-def _alike(
-    turned: _Turned, lags: np.ndarray
-) -> Iterator[tuple[np.ndarray, Callable[..., tuple[np.ndarray, np.ndarray]]]]:
-    """Group lags other than 0 by size; indices of each group, and what sums it.
-
-    On one axis no lag of a group is more than twice another; on several their phases are alike up to a factor of 16.
-    """
-    if turned.axes == 1:
-        exponents, series = np.frexp(lags[:, 0])[1], _series_moments
-    else:
-        exponents = np.frexp(np.abs(lags) @ np.median(np.abs(turned.omega), axis=0))[1] // 4
-        series = _series_moments_of_axes
+    exponents = np.frexp(lags[flat, 0])[1] if turned.axes == 1 else np.zeros(len(flat))  # no lag is twice another
     for exponent in np.unique(exponents):
-        group = np.flatnonzero(exponents == exponent)
-        yield group, series if len(group) > _FEW[turned.axes - 1] else _direct_moments
+        group = flat[exponents == exponent]
+        find = _series_moments if turned.axes == 1 and len(group) > _FEW else _direct_moments
+        mean[group], m2[group] = find(turned, np.ascontiguousarray(lags[group]), odd)
+    return mean, m2
 
 
 def _series_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -365,72 +348,6 @@ def _series_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.nd
             first -= 0.0 if odd else even
             second += -0.5 * 4.0**k * even if odd else 0.5 * (4.0**k - 4.0) * even
         power *= square
-    return _completed_moments(turned, lags, odd, small, (first, second))
-
-
-def _series_moments_of_axes(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
-    """As `_series_moments`, for lags in two or three axes, from sums of the products of powers of their frequencies."""
-    reach = np.max(np.abs(lags), axis=0)
-    share = lags / np.where(reach > 0.0, reach, 1.0)
-    small = np.sum(np.abs(turned.omega) * reach, axis=1) <= _SMALL
-    sums = _power_sums((turned.omega[small] * reach).T)
-    degree = np.sum(np.indices(sums.shape), axis=0)
-    several = math.factorial(_DEGREE) / np.prod([_FACTORIALS[index] for index in np.indices(sums.shape)], axis=0)
-    of_degree = sums * several / math.factorial(_DEGREE)  # the multinomial coefficient over the factorial of the degree
-    whole = np.arange(_DEGREE + 1)
-    sign, even = np.where(whole // 2 % 2, -1.0, 1.0), whole % 2 == 0
-    if odd:
-        once, twice = np.where(even, 0.0, sign), np.where(even, -0.5 * sign * 2.0**whole, 0.0)
-    else:
-        once, twice = np.where(even, -sign, 0.0), np.where(even, 0.5 * sign * (2.0**whole - 4.0), 0.0)
-    once[0] = twice[0] = 0.0
-    first, second = (
-        _polynomial(of_degree * np.append(c, np.zeros(degree.max()))[degree], share) for c in (once, twice)
-    )
-    return _completed_moments(turned, lags, odd, small, (first, second))
-
-
-_FACTORIALS = np.asarray([float(math.factorial(n)) for n in range(_DEGREE + 1)])
-
-
-def _power_sums(x: np.ndarray) -> np.ndarray:
-    """Sums of ``x_0^a x_1^b`` (and ``x_2^c``) over the draws of ``(k, n)`` numbers, for powers up to `_DEGREE`."""
-    total = np.zeros((_DEGREE + 1,) * len(x))
-    for start in range(0, x.shape[1], _POWERED):
-        parallel.raise_if_abandoned()
-        powers = _powers(x[:, start : start + _POWERED])
-        rows = powers[0]
-        for other in powers[1:-1]:
-            rows = (rows[:, None] * other).reshape(-1, rows.shape[-1])
-        total += (rows @ powers[-1].T).reshape(total.shape)
-    return total
-
-
-def _powers(x: np.ndarray) -> np.ndarray:
-    """Powers from 0 to `_DEGREE` of ``(k, n)`` numbers: ``(k, _DEGREE + 1, n)``."""
-    found = np.ones((len(x), _DEGREE + 1, x.shape[1]))
-    for power in range(1, _DEGREE + 1):
-        found[:, power] = found[:, power - 1] * x
-    return found
-
-
-def _polynomial(coefficients: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Values of a polynomial in k variables at points ``(L, k)``."""
-    value = np.empty(len(share))
-    for start in range(0, len(share), _POWERED):
-        powers = _powers(share[start : start + _POWERED].T)
-        part = coefficients.reshape(-1, _DEGREE + 1) @ powers[-1]
-        for other in powers[-2::-1]:
-            part = np.sum(part.reshape(-1, _DEGREE + 1, part.shape[-1]) * other, axis=1)
-        value[start : start + _POWERED] = part[0]
-    return value
-
-
-def _completed_moments(
-    turned: _Turned, lags: np.ndarray, odd: bool, small: np.ndarray, sums: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sum of squared deviations from the series' sums for `small` phases, the others being summed directly."""
-    first, second = sums
     if not np.all(small):
         more = _sum_large_phases(turned.those(~small), lags, odd)
         first, second = first + more[0], second + more[1]
