@@ -11,7 +11,7 @@ from rfrope._core import sums
 
 OMEGA = rfrope.geometric(4, base=100.0)
 PLANE = np.random.default_rng(0).normal(size=(3, 4, 2))
-LAGS, AT = np.array([0.0, -1.0, -2.5, 40.0]), np.arange(5.0)
+LAGS = np.array([0.0, -1.0, -2.5, 40.0])
 Q, K = np.random.default_rng(16).standard_normal((2, 7, 8)) + np.array([[[0.5]], [[-0.3]]])
 M, N = np.random.default_rng(7).gamma(2.0, size=(2, 2, 7, 4))
 DELTA = np.linspace(-3.0, 0.0, 4)

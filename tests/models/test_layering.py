@@ -13,7 +13,6 @@ from rfrope.models.layering import show_layers
 
 GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 8, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 BOTH = ["sliding_attention", "full_attention"]
-LOCAL, FULL = BOTH
 
 
 def of(model_type, n_layers=None, **values):

@@ -127,7 +127,6 @@ CHUNKED = LLAMA | {"model_type": "qwen2"}  # Qwen2.5-7B-Instruct-1M
 CHUNKED |= {"dual_chunk_attention_config": {"chunk_size": 262144, "local_size": 8192}}
 LATENT = "the last 64 features of a key turn, which latent attention caches apart; transformers caches them paired "
 LATENT += "'half', an engine that turns them in place 'interleaved'"
-ERNIE, NANO, NORMED = ({"model_type": name} for name in ("ernie4_5_vl_moe_text", "nanochat", "hunyuan_v1_dense"))
 
 
 @pytest.mark.parametrize(("config", "pairing", "possible", "words"), rows("models/relocating.json", "reasons"))

@@ -77,6 +77,3 @@ def test_scores_match_complex_arithmetic_and_the_library(case):
     where_q, where_k = (np.array([v], dtype=float) for v in (case.q_position, case.k_position))
     found = rfrope.scores(q, k, where_q, where_k, np.array(case.frequencies))
     assert found.item() == pytest.approx(case.score, abs=1e-13)
-
-
-# -- statistics --------------------------------------------------------------------------------------------------------

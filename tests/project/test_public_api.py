@@ -59,12 +59,6 @@ def test_names_of_the_face_are_sorted_and_stand_in_their_modules():
         rfrope.phases  # noqa: B018
 
 
-def test_star_imports():
-    space: dict = {}
-    exec("from rfrope import *", space)
-    assert set(rfrope.__all__) <= set(space)
-
-
 def test_records_are_frozen():
     assert [name for name, record in RECORDS.items() if not record.__dataclass_params__.frozen] == []
 

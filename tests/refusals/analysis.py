@@ -20,9 +20,8 @@ from rfrope.analysis import (
     wavelengths,
 )
 
-W, X, AT = [1.0, 0.5], np.ones((3, 4)), np.arange(9)
+W, X = [1.0, 0.5], np.ones((3, 4))
 HEADS, PLANE = np.ones((2, 3, 1)), np.ones((3, 2))
-Q, ROPE = np.ones((5, 64)), rfrope.Rope(rfrope.geometric(32, base=1e5), context=8192)
 LADDER = rfrope.Rope(rfrope.geometric(16), context=1024)
 ONE_SET = "expected one set, (D,) or (D, k)"
 

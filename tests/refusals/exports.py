@@ -72,7 +72,6 @@ ROWS = [
         for to in ("transformers", "llama.cpp", "MLX")
     ),
     (lambda: engines.export(ROPE, "vlm"), ValueError, "is 'vlm'; did you mean 'vLLM'? Expected one of 'transformers'"),
-    (lambda: engines.export(ROPE, "mlxx"), ValueError, "engine is 'mlxx'; did you mean 'MLX'?"),
     (lambda: engines.export(ROPE, "mlx", base=1e4), ValueError, "base is 10000.0, which MLX does not use; expected no"),
     (lambda: engines.export(ROPE, "json", context=8), ValueError, "context is 8, which json does not use"),
     (lambda: engines.export(ROPE, "llama.cpp", architecture="qwen3"), ValueError, "is 'qwen3', whose loader"),

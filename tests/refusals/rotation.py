@@ -147,7 +147,6 @@ ROWS = [
     (lambda: rfrope.from_config(LLAMA, pairing="neox"), ValueError, "pairing is 'neox'; expected one of 'half', "),
     (lambda: rfrope.axial(POLAR, ROPE), ValueError, "sets differ in pairing, attention_factor, polar"),
     (lambda: POLAR.scores(X, X, P, P), ValueError, IS_POLAR),
-    (lambda: Rope(LADDER, polar=True, head_dim=8).scores(X, X, P, P), ValueError, IS_POLAR),
     *(
         (lambda name=name: rfrope.engines.export(POLAR, name), ValueError, ": it is polar, and no engine")
         for name in (one.name for one in rfrope.engines.records() if one.format)

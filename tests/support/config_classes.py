@@ -8,6 +8,7 @@ import warnings
 from typing import Any
 
 import pytest
+from conftest import rows
 
 from rfrope.data.model_types import model_types
 
@@ -18,12 +19,7 @@ with warnings.catch_warnings():  # importing them raises a few of their own
     pairing_layers = importlib.import_module("tools.pairing_layers")
 
 transformers.logging.set_verbosity(transformers.logging.CRITICAL)  # it warns of keys that are under test here
-SMALL = {
-    **{"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "num_hidden_layers": 6},
-    **{"intermediate_size": 32, "moe_intermediate_size": 16, "vocab_size": 50, "max_position_embeddings": 64},
-    **{"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0},
-    **{"bos_token_id": 0, "eos_token_id": 1, "cls_token_id": 0, "sep_token_id": 1},
-}
+SMALL = rows("support/sizes.json", "small")
 every_class = functools.cache(pairing_layers.config_classes)
 
 

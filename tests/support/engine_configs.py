@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import rows
 from packages import installed
 
 from rfrope import models
@@ -22,20 +23,7 @@ KEY = "original_max_position_embeddings"
 LISTS = {"short_factor": [1.0 + 0.02 * i for i in range(D)], "long_factor": [1.0 + i for i in range(D)]}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, KEY: ORIGINAL}
 YARN = {"rope_type": "yarn", "factor": 4.0, KEY: ORIGINAL}
-SCHEMES: dict[str, dict[str, Any] | None] = {
-    "default": None,
-    "linear": {"rope_type": "linear", "factor": 4.0},
-    "linear with a whole factor": {"rope_type": "linear", "factor": 4},
-    "llama3": LLAMA3,
-    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
-    "yarn": YARN,
-    "yarn with an attention factor": YARN | {"attention_factor": 1.5},
-    "yarn with scales": YARN | {"mscale": 0.7, "mscale_all_dim": 1.2},
-    "yarn with a scale of no effect": YARN | {"mscale": 0.7},
-    "yarn with another ramp": YARN | {"beta_fast": 16.0, "beta_slow": 2.0},
-    "yarn not truncated": YARN | {"truncate": False},
-    "longrope": {"rope_type": "longrope", KEY: ORIGINAL, **LISTS},
-}
+SCHEMES: dict[str, dict[str, Any] | None] = rows("support/engine_configs.json", "schemes")
 TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 

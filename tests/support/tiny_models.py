@@ -7,7 +7,7 @@ import pathlib
 import warnings
 
 import pytest
-from conftest import library
+from conftest import library, rows
 
 import rfrope
 
@@ -19,19 +19,7 @@ with warnings.catch_warnings():  # importing them raises a few of their own
 transformers.logging.set_verbosity(transformers.logging.ERROR)
 
 
-SIZES = {
-    "vocab_size": 32,
-    "hidden_size": 64,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 4096,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SIZES = rows("support/sizes.json", "tiny")
 IDS = torch.arange(3, 15)[None]
 _SOURCE = pathlib.Path(importlib.util.find_spec("transformers.models.llama.modeling_llama").origin)  # slow to import
 CACHE = "past_key_values" if "past_key_values: Cache" in _SOURCE.read_text("utf-8") else "cache"  # its name there
