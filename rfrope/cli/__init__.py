@@ -15,12 +15,12 @@ from typing import NoReturn
 import rfrope
 from rfrope._core import dispatch, results
 from rfrope._core.arguments import printable
-from rfrope.cli import check, design, doctor, export, inspect, plan, texts, validate
+from rfrope.cli import check, design, export, inspect, plan, texts, validate
 from rfrope.cli.shared import print_text
 
 _COMMANDS = (
     *(check.add_check, validate.add, design.add, inspect.add, plan.add, texts.add_tune, export.add),
-    *(check.add_compare, check.add_audit, texts.add_heads, doctor.add),
+    *(check.add_compare, check.add_audit, texts.add_heads, check.add_doctor),
 )
 # options whose name is not that of the argument in Python
 _OPTIONS = {"rng": "seed", "trained_context": "trained", "engine": "to", "n_samples": "samples", "n_trials": "trials"}

@@ -1,17 +1,33 @@
-"""``rfrope check``, ``compare`` and ``audit``: whether the RoPE of a model is right, in its config or as it runs."""
+"""``rfrope check``, ``compare`` and ``audit``: whether a model's RoPE is right; ``doctor``: what works on a machine."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import platform
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+import rfrope
 from rfrope import engines, models, storage
-from rfrope._core import files
+from rfrope._backends import diagnostics
+from rfrope._core import files, parallel
 from rfrope._core.results import Report, Words
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, is_saved, naming, one_of, whole
+from rfrope.cli.shared import (
+    add_command,
+    add_files,
+    check_files,
+    is_saved,
+    naming,
+    one_of,
+    print_report,
+    print_text,
+    whole,
+)
 from rfrope.models.verdicts import CODES
 from rfrope.plotting import panels
 from rfrope.plotting.panels import Curve, Panel
@@ -133,3 +149,42 @@ def _audit(options: argparse.Namespace) -> int:
     found = models.audit(what, meant, context=options.context)
     page.emit(options, "", found.report(), found.to_dict())
     return 0 if found.passed else 1
+
+
+def add_doctor(commands: Any) -> None:
+    """Add ``rfrope doctor`` to the parser."""
+    add_command(
+        commands,
+        "doctor",
+        _doctor,
+        "List the array libraries and accelerators that are active here and, for the others, the reason and the "
+        "command to type next. Each is imported and tried, which takes some seconds.",
+        example="rfrope doctor --json",
+        codes="0, whatever is found",
+    )
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    here = {"rfrope": rfrope.__version__, "python": platform.python_version()}
+    here |= {"system": f"{platform.system()} {platform.machine()}"}
+    counts = {"threads": parallel.allowed(), "cores": os.cpu_count() or 1}
+    found = {
+        "libraries": [one.diagnose() for one in diagnostics.LIBRARIES],
+        "accelerators": [one.diagnose() for one in diagnostics.BACKENDS],
+    }
+    if options.json:
+        print_text(json.dumps(here | counts | {name: [*map(asdict, each)] for name, each in found.items()}, indent=1))
+        return 0
+    active = ", ".join(f"{sum(one.active for one in each)} of {len(each)} {title}" for title, each in found.items())
+    verdict = f"rfrope {here['rfrope']} works: {active} are active."
+    about = f"Python {here['python']}, {here['system']}; {counts['threads']} threads, {counts['cores']} cores"
+    parts = [Words([verdict, about])]
+    for title, each in found.items():
+        lines = [title.capitalize()]
+        for one in each:
+            said = "; ".join(filter(None, (one.detail, one.reason))) or "works"
+            lines += [f"  {'active' if one.active else '-':6}  {one.name}: {said}"]
+            lines += [f"{'':10}next: {one.advice}"] if one.advice else []
+        parts.append(Words(lines))
+    print_report(options, Report(parts, verdict))
+    return 0

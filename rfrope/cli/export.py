@@ -98,10 +98,7 @@ def _export(options: argparse.Namespace) -> tuple[Report, Any]:
     reach = describe_reach(rope) if options.context is None else ""
     said = [*([f"Written: {printable(options.output)}"] if made is None else []), *said, *filter(None, [reach])]
     data = [] if made is None else [Words(json.dumps(made, indent=1).split("\n"))]
-    return Report([Words(said), *data], said[0]), found | {
-        "caution": reach,
-        "export": made,
-    }
+    return Report([Words(said), *data], said[0]), found | {"caution": reach, "export": made}
 
 
 def _simplify(made: Any) -> Any:

@@ -16,16 +16,7 @@ from rfrope import analysis, models, scaling
 from rfrope._core.arguments import positive, printable
 from rfrope._core.results import Copyable, Report, Table, Words
 from rfrope.cli import page
-from rfrope.cli.shared import (
-    add_command,
-    add_files,
-    check_files,
-    is_saved,
-    lengths,
-    print_text,
-    read_ropes,
-    whole,
-)
+from rfrope.cli.shared import add_command, add_files, check_files, is_saved, lengths, print_text, read_ropes, whole
 from rfrope.plotting import panels
 from rfrope.plotting.panels import Curve, Panel
 from rfrope.scaling.registry import describe_reach, stretched

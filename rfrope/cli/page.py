@@ -44,11 +44,7 @@ style-src 'unsafe-inline'; img-src data:"><title>{title}</title>
 
 
 def emit(
-    options: argparse.Namespace,
-    title: str,
-    report: Report,
-    data: dict[str, Any],
-    **contents: Callable[[str], bytes],
+    options: argparse.Namespace, title: str, report: Report, data: dict[str, Any], **contents: Callable[[str], bytes]
 ) -> None:
     """Write all files that options request, or none, and print the result as JSON or text.
 

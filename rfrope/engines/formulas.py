@@ -87,12 +87,7 @@ def llama3(base: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
     return np.asarray(schemes.llama3(base, **{name: values[name] for name in names}).frequencies)
 
 
-def longrope(
-    config: ConfigRope,
-    base: np.ndarray,
-    original: int,
-    length: str,
-) -> EngineRope:
+def longrope(config: ConfigRope, base: np.ndarray, original: int, length: str) -> EngineRope:
     """Return the frequencies of one of the two lists."""
     kind = "long" if config.seq_len > original else "short"
     return EngineRope(

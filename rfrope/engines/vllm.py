@@ -1,11 +1,15 @@
-"""vLLM: ``get_rope`` with ``rope_parameters`` of transformers, and its operator, with a table."""
+"""vLLM and SGLang: ``get_rope`` with ``rope_parameters`` of transformers; vLLM's operator, with a table."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from rfrope._core.arguments import show
 from rfrope.engines import formats, observed
-from rfrope.engines.record import Engine, Format
+from rfrope.engines.formulas import UnknownError
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, Format
 
 _ORIGINAL = "original_max_position_embeddings"
 _YARN = {"as": "yarn", "needs": ["factor"], "reads": ["beta_fast", "beta_slow", "factor", _ORIGINAL, "rope_theta"]}
@@ -27,7 +31,6 @@ _LENGTHS = {
     "longrope": "long_factor for every text of a server whose max_model_len is above {} (it is {} unless set "
     "otherwise), else short_factor",
 }
-
 ENGINE = Engine(
     "vLLM",
     observed.reading(
@@ -58,5 +61,57 @@ OPERATOR = Engine(
         formats.round_once,
         heads=formats.ROW_OF_HEAD,
         options=("context", "dtype"),
+    ),
+)
+_SGLANG_LENGTHS = {
+    "dynamic": "computed once, for a text of factor times the context",
+    "longrope": "long_factor for a batch that holds a position above {}, else short_factor; keys in a cache keep their "
+    "old frequencies",
+}
+_SGLANG_PLAIN = {"as": "default", "reads": ["partial_rotary_factor", "rope_theta"]}
+
+
+# -- SGLang ------------------------------------------------------------------------------------------------------------
+
+
+def _find_layers(config: ConfigRope) -> tuple[int, ...] | None:
+    """Return the layers that turn: in Llama 4 three of four, whatever ``no_rope_layers`` says."""
+    count = config.raw.get("num_hidden_layers")
+    if config.model_type == "llama4_text" and config.rope.source.model.name and count is not None:
+        return tuple(i for i in range(count) if (i + 1) % 4)
+    return config.rope.source.model.layers
+
+
+def _read_gemma3(config: ConfigRope) -> EngineRope:
+    """Return the RoPE of one kind of layers: by transformers' own functions, those under a window without a scheme.
+
+    What ran was the way of a processor with AMX, which leaves the scheme out.
+    """
+    if config.kind == "sliding_attention" or config.scheme == "default":
+        ignored = () if config.scheme == "default" else ("rope_type",)
+        return EngineRope(config.ladder(), ignored_keys=ignored, layers=config.rope.source.model.layers)
+    if config.scheme == "dynamic":
+        raise UnknownError(f"the scheme {show(config.scheme)} was not read")
+    note = "on processors with AMX the scheme is left out"
+    layers = config.rope.source.model.layers
+    return EngineRope(np.asarray(config.rope.frequencies), config.rope.attention_factor, note=note, layers=layers)
+
+
+SGLANG = Engine(
+    "SGLang",
+    observed.reading(
+        "SGLang",
+        _SGLANG_LENGTHS,
+        own={"gemma3_text": _read_gemma3},
+        unseen={"gemma4_text": {"": _SGLANG_PLAIN}, "gemma3n_text": {"": "llama", "sliding_attention": _SGLANG_PLAIN}},
+        reordered=("llama4_text",),
+        layers=_find_layers,
+        sources=("python/sglang/srt/models/{gemma3_causal,gemma3n_causal,gemma4_causal}.py (read, not run)",),
+    ),
+    formats.config_format(
+        "as vLLM",
+        f"SGLang 0.5.23, srt/layers/rotary_embedding/factory.py and rope_variant.py; {formats.RUN}: get_rope",
+        formats.make_longrope_with_mscales,
+        pairings=("half",),
     ),
 )

@@ -222,8 +222,7 @@ def read_heads(
     >>> [tuple(one.q.shape) for one in read_heads(model, [[1, 2, 3]])]
     [(4, 3, 16)]
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model is {show(model)}; expected a model of transformers")
+    rotations.check_model(model)
     wanted = None if layers is None else set(layers)
     for number, ids in enumerate(documents):
         kept: dict[str, tuple[Any, Any]] = {}
@@ -389,8 +388,7 @@ def atlas(
     >>> found.layer.tolist(), found.head.tolist()
     ([0, 0, 1, 1], [0, 1, 0, 1])
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model is {show(model)}; expected a model of transformers")
+    rotations.check_model(model)
     read = iter(documents)
     first = next(read, None)
     ids = None if first is None else _read_ids("documents[0]", first, model)

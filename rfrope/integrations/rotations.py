@@ -49,10 +49,15 @@ class Rotary:
     is_replaced: bool = True  # true if a Rope takes its place
 
 
-def rotaries(model: Module) -> list[Rotary]:
-    """Find what a Rope can replace in a model, including vision and audio parts."""
+def check_model(model: Any) -> None:
+    """Refuse what is no model."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
+
+
+def rotaries(model: Module) -> list[Rotary]:
+    """Find what a Rope can replace in a model, including vision and audio parts."""
+    check_model(model)
     if any(isinstance(one, Positions) for one in model.modules()):
         raise ValueError(f"the rotation of this {type(model).__name__} was replaced already; expected undo() first")
     found = [*_makers_of_tables(model)]

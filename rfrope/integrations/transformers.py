@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, TypeAlias
 
@@ -25,16 +25,7 @@ except ImportError as error:
         "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install 'rfrope[transformers]'"
     ) from error
 
-__all__ = [
-    "HeadFeatures",
-    "Replacement",
-    "Tuning",
-    "atlas",
-    "read_heads",
-    "register",
-    "replace_rotary",
-    "tune",
-]
+__all__ = ["HeadFeatures", "Replacement", "Tuning", "atlas", "read_heads", "register", "replace_rotary", "tune"]
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 KEPT = ("rope_theta", "partial_rotary_factor")  # of a config's own parameters
 _KEYS = {"rope_type", "type", *KEPT, "attention_factor", *kernel_scheme.KEYS}
@@ -197,7 +188,28 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     if isinstance(rope, Layers):
         _check_layers(model, rope)
         rope = rope.ropes.get("", rope.ropes)
-    return _put_in(model, lambda one: rotations.positions_for(one, rope), rotations.redirect)
+    done = Replacement()
+    _watch_saving()
+    rotaries = rotations.rotaries(model)
+    try:
+        made = {id(one): rotations.positions_for(one, rope) for one in rotaries if one.is_replaced}
+        for rotary in rotaries:
+            if rotary.is_replaced:
+                rotations.swap(rotary.parent._modules, rotary.name, made[id(rotary)], done)
+                done.rotaries += rotary.gives_tables
+        for path, attention in [*model.named_modules()]:
+            rotary = rotations.nearest(path, rotaries)
+            if rotary.is_replaced and not (rotary.is_text and rotations.PERCEPTION.search(path)):
+                done.attentions += rotations.redirect(attention, made[id(rotary)], done)
+        if not done.attentions:
+            raise ValueError(
+                f"{type(model).__name__} has no attention that turns q and k by a table of cos and sin; expected a "
+                "model that has"
+            )
+    except BaseException:
+        done.undo()
+        raise
+    return done
 
 
 def _check_layers(model: Module, layers: Layers) -> None:
@@ -223,35 +235,7 @@ def _check_layers(model: Module, layers: Layers) -> None:
             )
 
 
-def _put_in(
-    model: Module, replace: Callable[[rotations.Rotary], rotations.Positions], redirect: Callable[..., bool]
-) -> Replacement:
-    """Make rotary modules return positions, and attention modules rotate by them."""
-    done = Replacement()
-    watch_saving(register)
-    rotaries = rotations.rotaries(model)
-    try:
-        made = {id(one): replace(one) for one in rotaries if one.is_replaced}
-        for rotary in rotaries:
-            if rotary.is_replaced:
-                rotations.swap(rotary.parent._modules, rotary.name, made[id(rotary)], done)
-                done.rotaries += rotary.gives_tables
-        for path, attention in [*model.named_modules()]:
-            rotary = rotations.nearest(path, rotaries)
-            if rotary.is_replaced and not (rotary.is_text and rotations.PERCEPTION.search(path)):
-                done.attentions += redirect(attention, made[id(rotary)], done)
-        if not done.attentions:
-            raise ValueError(
-                f"{type(model).__name__} has no attention that turns q and k by a table of cos and sin; expected a "
-                "model that has"
-            )
-    except BaseException:
-        done.undo()
-        raise
-    return done
-
-
-def watch_saving(register: Callable[[], None]) -> None:
+def _watch_saving() -> None:
     """Make models look for replaced rotations when saved, also those of a part replaced on its own."""
     kept = PreTrainedModel.save_pretrained
     if getattr(kept, "__module__", "") == __name__:
@@ -261,7 +245,7 @@ def watch_saving(register: Callable[[], None]) -> None:
         """Save a model with a config that describes its current rotation."""
         replaced = [one for one in self.modules() if isinstance(one, rotations.Positions)]
         with ExitStack() as undo:
-            for lost in dict.fromkeys(filter(None, [_written(self, one, undo, register) for one in replaced])):
+            for lost in dict.fromkeys(filter(None, [_written(self, one, undo) for one in replaced])):
                 warnings.warn(
                     f"{type(self).__name__} is saved without the rotation that replace_rotary put in: {lost}; expected "
                     "replace_rotary again after from_pretrained, and the state_dict of what was learned",
@@ -272,7 +256,7 @@ def watch_saving(register: Callable[[], None]) -> None:
     PreTrainedModel.save_pretrained = functools.update_wrapper(save_pretrained, kept, ("__doc__", "__name__"))
 
 
-def _written(model: Module, positions: rotations.Positions, undo: ExitStack, register: Callable[[], None]) -> str:
+def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> str:
     """Put frequencies into the config of what they stand in for; why that cannot be, if it cannot."""
     register()
     module = positions.__dict__["rotary"].module

@@ -13,33 +13,7 @@ from rfrope.models.repairing import Repair, repair
 from rfrope.models.rope_parameters import from_rope_parameters
 from rfrope.models.verdicts import Check, CheckFinding
 
-__all__ = [
-    "Audit",
-    "Change",
-    "Check",
-    "CheckFinding",
-    "Comparison",
-    "Diff",
-    "EngineReport",
-    "Finding",
-    "LayerDiff",
-    "LayerKind",
-    "Layers",
-    "Probe",
-    "Relocation",
-    "Repair",
-    "RopeComparison",
-    "RopeRelocation",
-    "Rotation",
-    "audit",
-    "can_relocate",
-    "check",
-    "compare",
-    "conformance",
-    "diff",
-    "from_config",
-    "from_rope_parameters",
-    "list_layers",
-    "probe",
-    "repair",
-]
+__all__ = ["Audit", "Change", "Check", "CheckFinding", "Comparison", "Diff", "EngineReport", "Finding", "LayerDiff"]
+__all__ += ["LayerKind", "Layers", "Probe", "Relocation", "Repair", "RopeComparison", "RopeRelocation", "Rotation"]
+__all__ += ["audit", "can_relocate", "check", "compare", "conformance", "diff", "from_config", "from_rope_parameters"]
+__all__ += ["list_layers", "probe", "repair"]

@@ -195,12 +195,7 @@ def _listed(values: np.ndarray) -> list[float | None]:
 
 
 def _chart(
-    label: str,
-    labels: tuple[str, str],
-    x: np.ndarray,
-    lines: Sequence[Panel],
-    names: Sequence[str] = (),
-    **more: Any,
+    label: str, labels: tuple[str, str], x: np.ndarray, lines: Sequence[Panel], names: Sequence[str] = (), **more: Any
 ) -> Panel:
     about = {"kind": "chart", "label": label, "xlabel": labels[0], "ylabel": labels[1]}
     return about | {"x": x.tolist(), "names": list(names), "lines": list(lines)} | more
