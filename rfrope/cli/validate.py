@@ -55,20 +55,9 @@ def _run(options: argparse.Namespace) -> int:
     alpha = probability("alpha", options.alpha) / len(chosen)
     check_files(options)
     q, k = (None, None) if options.qk is None else _read_pairs(options.qk)
-    results = [
-        validate(
-            kernel,
-            q=q,
-            k=k,
-            n_samples=options.samples,
-            n_trials=options.trials,
-            rng=options.seed,
-            alpha=alpha,
-            pairing=options.pairing,
-            polar=options.polar,
-        )
-        for kernel in parallel.show_progress(chosen, len(chosen), None)
-    ]
+    given: dict[str, Any] = {"n_samples": options.samples, "n_trials": options.trials, "rng": options.seed}
+    given |= {"q": q, "k": k, "alpha": alpha, "pairing": options.pairing, "polar": options.polar}
+    results = [validate(kernel, **given) for kernel in parallel.show_progress(chosen, len(chosen), None)]
     passed = all(result.passed for result in results)
     about = {"passed": passed, "alpha": options.alpha, "seed": options.seed}
     data = about | {"results": [result.to_dict() for result in results]}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 _ANSWERS = ("cos", "sin", "rotated", "relocated", "x", "positions", "new_positions")
+_FOLLOWS = ("part", "seq_len", "layers", "pairing", "head_dim", "rotary_dim", "turns", "attention_factor", "sections")
 
 
 class WrongError(AssertionError):
@@ -109,18 +110,7 @@ class Vector(pytest.Item):
         if not isinstance(excinfo.value, WrongError):
             return super().repr_failure(excinfo, style)
         case = self.case
-        names = (
-            "part",
-            "seq_len",
-            "layers",
-            "pairing",
-            "head_dim",
-            "rotary_dim",
-            "turns",
-            "attention_factor",
-            "sections",
-        )
-        follows = ", ".join(f"{name} {case[name]}" for name in names if case[name] not in (None, ""))
+        follows = ", ".join(f"{name} {case[name]}" for name in _FOLLOWS if case[name] not in (None, ""))
         return f"{excinfo.value}: {case['about']}\nconfig: {json.dumps(case['config'])}\nfrom it follow: {follows}"
 
     def reportinfo(self) -> tuple[str, int, str]:
