@@ -53,6 +53,7 @@ FLASHINFER = Engine(
         "512 features",
         formats.ONCE,
         f"FlashInfer, flashinfer/rope.py, csrc/rope.cu and include/flashinfer/pos_enc.cuh of fb28d72; {formats.READ}",
+        # alone takes frequencies, and computes no phase itself
         lambda request: formats.make_cache(request) | {"function": "flashinfer.apply_rope_with_cos_sin_cache"},
         formats.round_once,
         heads=formats.ROW_OF_HEAD,
