@@ -17,10 +17,7 @@ from rfrope.models import check
 ORIGINAL = "original_max_position_embeddings"
 BASE = {"hidden_size": 4096, "num_attention_heads": 32, "head_dim": 128, "max_position_embeddings": 131072}
 QWEN = BASE | {"model_type": "qwen3", "rope_theta": 1e6, "num_hidden_layers": 2}
-LLAMA = QWEN | {"model_type": "llama", "rope_theta": 5e5}
 YARN = {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 32768}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 8192}
-GLM = BASE | {"model_type": "glm4", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 VL = {"model_type": "qwen3_vl", "text_config": QWEN | {"model_type": "qwen3_vl_text"}}
 
 
@@ -61,40 +58,13 @@ def scaled(config: dict[str, Any], **scheme: Any) -> dict[str, Any]:
     return config | {"rope_scaling": scheme}
 
 
-WRONG = {  # a config, what is asked for, and the verdict
-    "yarn too short": (scaled(QWEN, **YARN | {"factor": 2.0}), {}, "wrong: yarn does not reach"),
-    "no original": (scaled(QWEN, rope_type="yarn", factor=4.0), {},
-                    "wrong: original_max_position_embeddings is missing"),
-    "too long a text": (QWEN, {"context": 262144},
-                        "wrong: 262144 positions are asked for, and the RoPE reaches 131072"),
-    "factor as text": (scaled(QWEN, **YARN | {"factor": "4"}), {}, "wrong: rope_parameters['factor'] is '4'"),
-    "no factor": (scaled(QWEN, rope_type="linear"), {}, "cannot tell: "),
-    "no such scheme": (scaled(QWEN, rope_type="yarm", factor=2.0), {}, "cannot tell: "),
-    "odd list": (scaled(QWEN, rope_type="longrope", short_factor=[1.0], long_factor=[1.0]), {}, "cannot tell: "),
-    "two bases": (QWEN | {"model_type": "", "rotary_emb_base": 1e4}, {}, "cannot tell: rope_theta is 1000000.0, rot"),
-    "unknown type": (QWEN | {"model_type": "mine"}, {}, "cannot tell: model_type 'mine' is not known"),
-    "base of 1": (QWEN | {"rope_theta": 1.0}, {}, "wrong: rope_theta is 1: no block turns slower than 1 radian"),
-    "negative base": (QWEN | {"rope_theta": -1.0}, {}, "wrong: rope_theta is -1.0"),
-    "no number": (QWEN | {"rope_theta": float("nan")}, {}, "wrong: rope_theta is nan"),
-    "odd head": (QWEN | {"head_dim": 127}, {}, "cannot tell: "),
-    "an engine without the factor": (
-        *(scaled(QWEN, **YARN, attention_factor=1.0), {"engines": "sglang"}),
-        "wrong: SGLang 0.5.23: scores are 1.296 times as large, at every distance; it does not read attention_factor",
-    ),
-    "an engine that stops": (scaled(QWEN, rope_type="ntk", factor=2.0), {"engines": "vllm"}, "cannot tell: "),
-    "base lost": (LLAMA, {"against": LLAMA | {"rope_theta": 1e4}},
-                  "wrong: the two sides differ: rope_theta 500000.0 ->"),
-    "scheme lost": (scaled(LLAMA, **LLAMA3), {"against": LLAMA},
-                    "wrong: the two sides differ: rope_type llama3 -> def"),
-    "other factor": (scaled(QWEN, **YARN), {"against": scaled(QWEN, **YARN | {"factor": 2.0})}, "wrong: the two sides"),
-    "part lost": (GLM, {"against": GLM | {"partial_rotary_factor": 1.0}},
-                  "wrong: the two sides differ: partial_rotary"),
-    "pairing lost": (GLM, {"against": GLM | {"model_type": "llama"}}, "wrong: the two sides differ: "),
-    "attention factor": (scaled(QWEN, **YARN), {"against": scaled(QWEN, **YARN, attention_factor=1.0)},
-                         "wrong: the two"),
-    "another Rope": (QWEN, {"against": rfrope.Rope(rfrope.geometric(64), context=131072)},
-                     "wrong: the two sides differ: "),
-}  # fmt: skip
+# a config, what is asked for, and the verdict
+WRONG = dict(rows("models/checking.json", "wrong"))
+WRONG["another Rope"] = (
+    QWEN,
+    {"against": rfrope.Rope(rfrope.geometric(64), context=131072)},
+    "wrong: the two sides diff",
+)
 
 
 @pytest.mark.parametrize("name", WRONG)

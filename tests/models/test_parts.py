@@ -285,19 +285,8 @@ KEYS_OF_WIDTH = re.compile("theta|head|dim$|hidden_size|rotary|embd|d_model|widt
 OTHERS = ("head_dim", "kv_channels", "attention_head_dim", "rotary_dim", "qk_rope_head_dim", "global_head_dim")
 OTHERS = (*OTHERS, "swa_head_dim", "n_head", "num_heads", "n_heads", "n_embd", "d_model", "embed_dim", "rotary_pct")
 OTHERS = (*OTHERS, "rope_theta", "rotary_emb_base", "global_rope_theta")
-REFUSED = (  # in words: what no block can be made of, and what the class reads otherwise than a person would
-    "expected an even number, or a partial_rotary_factor below 1",
-    "'yarn' expects an even one",
-    "expected a multiple of 4: two axes",
-    "expected at least one feature a head",
-    "expected enough of head_dim",
-    "expected a number from 2\\*\\*-100 to 1",  # a part above the whole
-    "encoder_num_attention_heads is .*; expected the same number",
-    "this model_type reads no such dict; expected rope_theta beside it",
-    "which usually means .*, and is not read for model_type",
-    "rope_parameters is one dict; expected one dict in it for each of",
-    "beside dicts of layers; expected",
-)
+# in words: what no block can be made of, and what the class reads otherwise than a person would
+REFUSED = rows("models/parts.json", "refused")
 
 
 def variations(kind: type, needs: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -160,14 +160,7 @@ def mrope(axis_of: Callable[[int], int], omega: np.ndarray = PLAIN) -> Callable[
 
 
 AXES = {"axes": 3}
-QWEN2_VL = {
-    "model_type": "qwen2_vl_text",
-    "hidden_size": 4 * W,
-    "num_attention_heads": 4,
-    "rope_theta": 1e4,
-    "max_position_embeddings": CONTEXT,
-    "rope_scaling": {"type": "mrope", "mrope_section": [*SECTIONS]},
-}
+QWEN2_VL = config(scaling={"type": "mrope", "mrope_section": [*SECTIONS]}, model_type="qwen2_vl_text")
 
 
 # -- right ones --------------------------------------------------------------------------------------------------------
