@@ -216,7 +216,7 @@ def test_several_are_put_side_by_side(run, says, config):
     words = ["--base", "1e5", "--head-dim", 64, "--context", 4096]
     words += [config("llama.json", LLAMA), config("small.json", SMALL)]
     out = says("inspect", *words)
-    found, made = ([*part.splitlines()] for part in out.split("\n\n")[0:3:2])
+    found, made = ([*part.splitlines()] for part in out.split("\n\n")[1:4:2])  # below the verdict
     assert found[0].split()[:3] == ["frequencies", "context", "<"]
     assert made[0].split()[:3] == ["frequencies", "D", "wavelengths"]
     for table in (found, made):

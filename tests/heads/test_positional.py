@@ -182,7 +182,7 @@ IMAGE = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30
 def test_attention_over_patches(shape, offsets, weights, at, rival):
     options = {"temperature": 0.05, "causal": False, "query_position": tuple(at) if rival else None}
     options |= {"offset": offsets[0]} if rival else {"offset": offsets, "offset_weights": weights}
-    found, lags = heads.positional_attention(IMAGE, tuple(shape), **options), np.array([*np.ndindex(shape)]) - at
+    found, lags = heads.positional_attention(IMAGE, tuple(shape), **options), np.array([*np.ndindex(*shape)]) - at
     assert found.lags.tolist() == lags.tolist()
     pairs = zip(weights, offsets, strict=True)
     scores = sum(weight * closed_form(IMAGE, lags, one, 0.05) / math.sqrt(32) for weight, one in pairs)
