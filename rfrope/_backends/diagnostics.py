@@ -206,9 +206,9 @@ _LOOPS = "unset NUMBA_DISABLE_JIT NUMBA_NUM_THREADS, or pip install --upgrade --
 LIBRARIES = (
     Diagnostic("NumPy", "numpy", _look_at("numpy")),
     Diagnostic("SciPy", "scipy", _look_at("scipy.special")),
-    Diagnostic("PyTorch", "torch", _look_at_torch, "pip install 'rfrope[torch]'"),
-    Diagnostic("JAX", "jax", _look_at_jax, "pip install 'rfrope[jax]'"),
-    Diagnostic("Dask", "dask", _look_at("dask.array"), "pip install 'rfrope[dask]'"),
+    Diagnostic("PyTorch", "torch", _look_at_torch, "pip install torch"),
+    Diagnostic("JAX", "jax", _look_at_jax, "pip install jax"),
+    Diagnostic("Dask", "dask", _look_at("dask.array"), "pip install 'dask[array]'"),
     Diagnostic("CuPy", "cupy", _look_at_cupy, _CUPY, _CUPY),
 )
 BACKENDS = (

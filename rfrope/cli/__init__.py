@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def say_compiling() -> None:
     """Say on stderr why the first command on a machine takes longer."""
-    print_text("rfrope: compiling, which only the first calls on a machine need; some seconds", file=sys.stderr)
+    print_text("rfrope: compiling for the first run on this machine; this takes some seconds", file=sys.stderr)
 
 
 def _message_of(error: Exception) -> str:
@@ -99,7 +99,7 @@ class _Completion(argparse.Action):
         try:
             import shtab
         except ModuleNotFoundError:
-            parser.error("--print-completion needs shtab: pip install 'rfrope[completion]'")
+            parser.error("--print-completion needs shtab: pip install shtab")
         print_text(shtab.complete(parser, str(arguments[1])))
         parser.exit(0)
 

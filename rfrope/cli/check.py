@@ -42,16 +42,16 @@ def add_check(commands: Any) -> None:
         commands,
         "check",
         _check,
-        "Say whether the RoPE of a model is right: one verdict, then what was found, what each engine makes of it, and "
-        "what to type. With a second file, say whether two sides have the same RoPE: a trainer and a server, a "
+        "Check whether the RoPE of a model is right: print a verdict, the findings, how each engine reads the config, "
+        "and what to type. With a second file, check that both sides have the same RoPE: a trainer and a server, a "
         "checkpoint and its quantised file. Nothing is downloaded, and no code beside a config is run.",
         example="rfrope check config.json --context 131072; rfrope check config.json model.gguf",
-        codes="0 if it is right, 1 if it is wrong, 2 if that cannot be told, or for bad input",
+        codes="0 if it is right, 1 if it is wrong, 2 if that is unknown, or for bad input",
     )
     option, source = command.add_argument, "a config.json, params.json or GGUF, or the folder of one"
-    agrees = f"one that must agree; may be given again: {', '.join(_ENGINES)}"
+    agrees = f"engine that must agree (repeatable): {', '.join(_ENGINES)}"
     option("target", metavar="TARGET", help=source)
-    option("against", metavar="AGAINST", nargs="?", help="what must have the same RoPE; also a file of rfrope.save")
+    option("against", metavar="AGAINST", nargs="?", help="file that must have the same RoPE; also one of rfrope.save")
     option("--engine", dest="engines", help=agrees, **_ENGINE)
     option("--context", type=whole, metavar="N", help="positions that it must reach (default: those of the config)")
     add_files(command, "html")
@@ -81,7 +81,7 @@ def add_compare(commands: Any) -> None:
     )
     option, length = command.add_argument, "length of the text (default: the context, and where a scheme changes)"
     option("source", metavar="SOURCE", help="a Hugging Face config.json, or its folder")
-    option("--engine", help="only this one; may be given again", **_ENGINE)
+    option("--engine", help="engine to compare (repeatable; default: all)", **_ENGINE)
     option("--context", "--seq-len", dest="seq_len", type=whole, metavar="n", help=length)
     option("--sources", action="store_true", help="list the files that each rule was written from")
     add_files(command, "html")
@@ -134,7 +134,7 @@ def add_audit(commands: Any) -> None:
         codes="0 if nothing is wrong, 1 if something is, or 2 for bad input",
     )
     option, meant = command.add_argument, "a Hugging Face config.json or its folder, or a file that rfrope.save wrote"
-    option("file", metavar="FILE", help="what the model holds: .npy or .npz")
+    option("file", metavar="FILE", help="buffers of the model: .npy or .npz")
     option("meant", metavar="MEANT", help=meant)
     option("--context", type=whole, metavar="N", help="positions that tables must have")
 

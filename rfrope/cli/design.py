@@ -33,14 +33,14 @@ def add(commands: Any) -> None:
     option, names = command.add_argument, (*designs.names(), "auto")
     families = f"several: one for each head; families: {', '.join(kernels.names())}"
     option("kernels", nargs="+", metavar="KERNEL", help=f'as "matern(nu=1.5, scale=16)"; {families}')
-    option("--head-dim", type=whole, required=True, metavar="d", help="width of a head that turns: d/2 frequencies")
+    option("--head-dim", type=whole, required=True, metavar="d", help="rotated width of a head: d/2 frequencies")
     option("--polar", action="store_true", help="for polar attention: d frequencies, one for each magnitude of a head")
-    option("--heads", type=whole, metavar="H", help="number of heads, with one set for each")
-    option("--ladder", type=_range, metavar="FIRST:LAST", help="scales of the kernel at equal ratios over the heads")
+    option("--heads", type=whole, metavar="H", help="number of heads; each has its own set")
+    option("--ladder", type=_range, metavar="FIRST:LAST", help="scales of the first and last head, geometric between")
     option("--context", type=lengths, required=True, metavar="N", help="number of positions; N,M for two axes")
     help_ = "how frequencies are made (default: %(default)s)"
     option("--design", type=one_of(names), choices=names, default="auto", help=help_)
-    option("--norm", choices=("rms", "sup"), help="which error --design optimised lowers (default: rms)")
+    option("--norm", choices=("rms", "sup"), help="error that --design optimised minimises (default: rms)")
     option("--seed", type=whole, default=0, help="seed of the randomised designs (default: 0)")
     add_files(command, "output", "html")
 
@@ -95,9 +95,9 @@ def _report(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> R
     worst, bound = found.heads[found.worst], rope.source.lower_bound
     of_heads = f", in the worst of {len(found.heads)} heads" if len(found.heads) > 1 else ""
     verdict = f"rms error {worst.rms:.3g}, largest {worst.sup:.3g}, at lags up to {reach}{of_heads}."
-    least = f"No {rope.n_blocks} frequencies, however they are chosen, reach an rms below {bound:.3g}." if bound else ""
-    errors = f"Error of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, at lags up to {reach}"
-    draws = f"At a few lags ({worst.kernel}), and what {rope.n_blocks} independent draws would give (one sigma)"
+    least = f"Lower bound on the rms error of any {rope.n_blocks} frequencies: {bound:.3g}." if bound else ""
+    errors = f"Error of the mean kernel (1/D) Σ cos(lag ω) against Φ, at lags up to {reach}"
+    draws = f"At a few lags ({worst.kernel}); {rope.n_blocks} independent draws: mean ± one standard deviation"
     parts: list[Any] = [
         Words([verdict, _describe_rope(rope)]),
         lambda: [_draw(rope, laws, found)],
@@ -123,8 +123,8 @@ def _describe_bound(rope: rfrope.Rope, found: Fidelity) -> str:
     """Return a sentence on independent draws: their bound, and how many of them would come as close."""
     return (
         f"{rope.n_blocks} independent draws stay within {found.bound:.3g} of Φ at all lags with "
-        f"{found.confidence:.0%} certainty (Hoeffding's\nbound: safe, not sharp); to stay within "
-        f"{found.heads[found.worst].sup:.3g}, as here, it asks for {found.blocks or 'infinitely many'} of them."
+        f"{found.confidence:.0%} probability (Hoeffding's\nbound: safe, not sharp). For the "
+        f"{found.heads[found.worst].sup:.3g} reached here, the bound needs {found.blocks or 'infinitely many'} draws."
     )
 
 
@@ -160,7 +160,7 @@ def _place(lag: tuple[int, ...]) -> str:
 
 
 def _draw(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> panels.Panel:
-    """Return the kernel of each head, and what the frequencies make of it, the worst first."""
+    """Return the kernel and the mean kernel of each head, the worst first."""
     omega, context = angles.read_on_host(rope).astype(np.float64), max(found.context)
     sets = list(omega.reshape(-1, *omega.shape[-2:]))
     heads = [f"{number}: {laws[number % len(laws)]!r}" for number in range(len(sets))] if len(sets) > 1 else []
@@ -172,7 +172,7 @@ def _draw(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> pan
         band = mean_kernel_band(vectors, law, n_blocks=rope.n_blocks)
         return band.value, band.stderr
 
-    title = "The kernel, and what the frequencies make of it"
+    title = "The kernel Φ and the mean kernel of the frequencies"
     return panels.mean_kernels(title, curves, context, heads=heads, head=found.worst if heads else 0, phi=phi)
 
 
@@ -180,4 +180,4 @@ def _list_config(rope: rfrope.Rope) -> Copyable:
     try:
         return Copyable("Config (transformers)", engines.export(rope, "transformers"))
     except ValueError as error:
-        return Copyable("Where they come from", rope.source.to_dict(), f"No config of transformers says it: {error}.")
+        return Copyable("Where they come from", rope.source.to_dict(), f"No config can hold them: {error}.")

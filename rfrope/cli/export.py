@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
         "rounding error over the context.",
         example='rfrope design "gaussian(scale=32)" --head-dim 64 --context 4096 -o rope.npz && '
         "rfrope export rope.npz --to vllm --model config.json -o new.json",
-        codes="0, or 2 for bad input and for what an engine cannot carry",
+        codes="0, or 2 for bad input or a Rope that the engine cannot carry",
     )
     option, names = command.add_argument, [one.name for one in engines.records() if one.format is not None]
     option("source", nargs="?", metavar="FILE", help="what `rfrope design` or rfrope.save wrote, or a config.json")
@@ -43,11 +43,11 @@ def add(commands: Any) -> None:
     option("-o", "--output", metavar="PATH", help="write a file (or, with --conformance, into a folder)")
     option("--model", metavar="PATH", help="copy this config.json or GGUF, with its RoPE replaced")
     option("--part", metavar="NAME", help="which RoPE of a config, as text_config or full_attention")
-    option("--context", type=whole, metavar="N", help="how many positions (default: what FILE says)")
-    option("--base", type=float, metavar="B", help="of the ladder that divisors refer to")
-    option("--dtype", choices=("float16", "float32", "float64"), help="of tables (default: float32)")
-    option("--architecture", metavar="NAME", help="of llama.cpp (default: that of --model, or llama)")
-    option("--list", action="store_true", help="list the engines, what they take and what they cannot")
+    option("--context", type=whole, metavar="N", help="number of positions (default: that of FILE)")
+    option("--base", type=float, metavar="B", help="base of the ladder that divisors refer to")
+    option("--dtype", choices=("float16", "float32", "float64"), help="dtype of tables (default: float32)")
+    option("--architecture", metavar="NAME", help="architecture in llama.cpp (default: that of --model, or llama)")
+    option("--list", action="store_true", help="list the engines, what each takes and what it cannot carry")
     option("--conformance", metavar="DIR", help="write vectors for an engine's own tests into a new folder")
     option("--force", action="store_true", help="replace files that exist")
 
@@ -82,7 +82,7 @@ def _export(options: argparse.Namespace) -> tuple[Report, Any]:
     if options.output is None and (
         options.model is not None or (options.part is not None and is_saved(options.source))
     ):
-        raise ValueError("--model and the --part of it are of a file to write; expected -o with them")
+        raise ValueError("--model and its --part need a file to write; expected -o with them")
     if options.output is None:
         made = _simplify(engines.export(rope, options.to, **chosen))
     else:

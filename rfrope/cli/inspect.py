@@ -23,10 +23,10 @@ from rfrope.scaling.registry import describe_reach, stretched
 
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.records() if scheme.by_length)
 _FOUND = """< 1/2, < 0: the first distance at which equal content scores less than one half, or less than 0 (1 at
-the same place, averaged over contents); lowest: the smallest such score within the context; score x: a
-factor of all scores that is not in these. never turn: blocks, of all features of a head, that complete
-no turn within the context."""
-_POLAR = "\nOf polar frequencies: of any two tokens, not of equal content alone; a block is one magnitude."
+distance 0, averaged over contents); lowest: the smallest such score within the context; score x: factor of
+all scores, not included in the other columns; never turn: blocks of a head that complete no turn within
+the context."""
+_POLAR = "\nWith polar frequencies this holds for any two tokens, not only for equal content; a block is one magnitude."
 _MADE = "Wavelengths in positions. Nearest kernel: to the curve of the blocks that turn."
 
 
@@ -69,7 +69,7 @@ def add(commands: Any) -> None:
     )
     option, source = command.add_argument, "a Hugging Face config.json, its folder, or a file that rfrope.save wrote"
     option("sources", nargs="*", metavar="SOURCE", help=source)
-    option("--base", type=float, action="append", metavar="B", help="standard RoPE; may be given again")
+    option("--base", type=float, action="append", metavar="B", help="base of standard RoPE (repeatable)")
     option("--head-dim", type=whole, metavar="d", help="rotated width of a head, for --base")
     option("--context", type=lengths, metavar="N", help="number of positions (default: the SOURCE's); N,M for two axes")
     option("--seq-len", type=whole, metavar="n", help="length of text for dynamic and longrope (default: the context)")
@@ -128,7 +128,7 @@ def _read_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     for name, rope in parts.items():
         text, label = texts[name], printable(f"{source}: {name}" if name else source)
         if text is None:  # a vision encoder, whose positions are patches of an image
-            print_text(f"{label} is left out, because it gives no context: --context N reads it.", file=sys.stderr)
+            print_text(f"{label} is left out: it gives no context. Add --context N to read it.", file=sys.stderr)
             continue
         assert isinstance(text, int)  # that of a model
         scheme = rope.source.rope_parameters["rope_type"]
@@ -215,7 +215,7 @@ def _describe_scheme(one: _Set) -> Iterator[list[str]]:
     if sections is not None and one.frequencies.ndim == 1:
         order = "interleaved" if one.rope.interleaved else "one after the other"
         lines = [f"Axes: the blocks are shared as {list(sections)} among the axes of the positions, {order}."]
-        lines += ["Above all axes move together, as they do along text. Along one axis alone, as within an image:"]
+        lines += ["The table above moves all axes together, as in text. Along one axis alone, as within an image:"]
         for along in analysis.summarise(one.alone(one.rope.vectors), one.contexts).axes:
             lines += [
                 f"  axis {along.axis}: {along.n_turning} blocks turn, {along.n_dead} of them complete no turn within "

@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
     option("--context", type=whole, metavar="N", required=True, help="positions to reach")
     option("--trained", type=whole, metavar="L", help=trained)
     option("--part", metavar="NAME", help="which RoPE of a config, as text_config or full_attention")
-    option("--method", metavar="NAME", help="whose config to print (default: the first)")
+    option("--method", metavar="NAME", help="method whose config is printed (default: the first)")
     add_files(command, "output", "html")
 
 
@@ -111,7 +111,7 @@ def _parts(name: str, plan: analysis.Plan, chosen: analysis.Method, trained: int
     more = "" if trained is None else f"--trained {trained} "
     yield Words(  # what asks the model itself: a scheme of its config is read there as it is here
         [
-            "None of this has read a text with your model. What does, and learns from it, starting from these:",
+            "Nothing above ran your model on a text. This command does, and learns from these starts:",
             f"rfrope tune MODEL --texts FILE ... --context {plan.context} {more}-o rope.npz",
         ]
     )
@@ -149,7 +149,7 @@ def _describe(method: analysis.Method) -> Words | Copyable:
     """Return the config of a method, as text with long lists of numbers by their length and range."""
     config = _config(method)
     if isinstance(config, str):
-        return Words([f"No config says {method.name}: {config}."])
+        return Words([f"A config cannot hold {method.name}: {config}."])
 
     def shorten(found: re.Match[str]) -> str:
         numbers = json.loads(found[0])

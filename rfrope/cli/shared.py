@@ -23,7 +23,7 @@ FILES = {  # by the attribute of the options: how each is asked for, how its nam
     "output": (("-o", "--output"), storage.SUFFIXES, "write the frequencies"),
     "table": (("--table",), (".csv",), "write a row for each head"),
     "block_table": (("--block-table",), (".csv",), "write a row for each block of each head"),
-    "html": (("--html",), (".html",), "write one page with interactive figures, tables and what to copy"),
+    "html": (("--html",), (".html",), "write one page with interactive figures, tables and text to copy"),
 }
 LINES = 25  # rows of a terminal
 _COLOURS = {"PASSED": "32", "FAILED": "31"}

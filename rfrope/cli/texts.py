@@ -24,20 +24,20 @@ _LAGS = 48  # points of a curve in a page
 _STARTS = ("yarn", "llama3", "ntk")
 _LEARNABLE = ("factors", "temperature")
 _LEAST = 5  # documents: two choose, two are held out
-_NOTES = """lag explains: part of the variance of the logits; offset: lag at which the curve of the mean query and key
-peaks; first token: attention on it, by the later half of the queries; by its key, slow blocks: what its logit is
-above the others by the key itself, and by its lag in blocks that complete no turn in a document; outliers: pairs of
-features 5 times as strong as the median; removable_blocks: blocks that can stop together with a change of a logit of
-at most 0.1, two errors counted; stilled, by norms: change with half of the blocks stopped, those that are
-predicted to matter least, and those with the least |q| |k|. All ± are standard errors over documents."""
+_NOTES = """lag explains: share of the logits' variance explained by the lag; offset: lag at which the curve of the mean
+query and key peaks; first token: attention that the later half of the queries pays to it; by its key, slow blocks:
+excess of its logit over the others due to its key, and to its lag in blocks that complete no turn in a document;
+outliers: pairs of features 5 times as strong as the median; removable_blocks: blocks that can stop together while
+logits change by at most 0.1 (plus two standard errors); stilled, by norms: change with half of the blocks stopped,
+those predicted to matter least, and those with the least |q| |k|. All ± are standard errors over documents."""
 
 
 def _add_model(command: Any) -> None:
     """Let a command take a model and texts."""
     command.add_argument("model", metavar="MODEL", help="a folder that transformers loads, or a GGUF file")
-    texts = "text files: each is a document, or one file is cut into --documents"
+    texts = "text files, each a document; a single file is cut into --documents"
     command.add_argument("--texts", nargs="+", metavar="FILE", required=True, help=texts)
-    few = "documents of one text (default: 8)"
+    few = "documents cut from a single file (default: 8)"
     command.add_argument("--documents", type=whole, metavar="N", default=8, help=few)
 
 
@@ -66,10 +66,10 @@ def add_tune(commands: Any) -> None:
         "tune",
         _tune,
         "Learn factors of a model's frequencies and a temperature for a longer context, with all weights frozen, "
-        "from the loss on some texts. Several methods of `rfrope plan` start, and the best continues. The table has "
-        "the loss on held-out texts within the trained context and beyond, for the model as it is, every start and "
-        "the learned rotation, with standard errors, and says where nothing was gained. Needs PyTorch and "
-        "transformers; uses no network.",
+        "from the loss on some texts. Learning starts from several methods of `rfrope plan`, and continues from the "
+        "best. The table gives the loss on held-out texts within the trained context and beyond, with standard "
+        "errors: for the unchanged model, every start and the learned rotation. Needs PyTorch and transformers; uses "
+        "no network.",
         example="rfrope tune SmolLM2-135M --texts *.txt --context 16384 --checkpoint tuning.safetensors -o rope.npz",
     )
     option = command.add_argument
@@ -80,10 +80,10 @@ def add_tune(commands: Any) -> None:
     option("--part", metavar="NAME", help="kind of layer that learns, as full_attention")
     option("--learnable", nargs="+", metavar="NAME", default=_LEARNABLE, help="factors, temperature (default: both)")
     option("--window", type=whole, metavar="N", help="tokens of a window (default: the trained ones, at most 1024)")
-    option("--steps", type=whole, metavar="N", default=200, help="most steps from the best start (default: 200)")
-    option("--rate", type=float, metavar="R", default=0.01, help="of the first step, falling to 0 (default: 0.01)")
-    option("--seed", type=whole, metavar="N", default=0, help="of windows and held-out documents (default: 0)")
-    option("--checkpoint", metavar="FILE", help="a file from which the same command goes on, however it ended")
+    option("--steps", type=whole, metavar="N", default=200, help="maximum steps from the best start (default: 200)")
+    option("--rate", type=float, metavar="R", default=0.01, help="rate of the first step, falling to 0 (default: 0.01)")
+    option("--seed", type=whole, metavar="N", default=0, help="seed of windows and held-out documents (default: 0)")
+    option("--checkpoint", metavar="FILE", help="file from which the same command resumes after any end")
     add_files(command, "output", "html")
 
 
@@ -118,14 +118,14 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 def _report_tuning(found: Tuning) -> Report:
-    """Return what came out, and on a page the looks at the validation and what was learned."""
+    """Return the result, and on a page the validation losses and the learned frequencies."""
     rows = [("start", "step", "learning", *found.parts)]
     for line in found.history:
         numbers = (line["learning"], *line["validation"].values())
         cells = ("" if one is None or not math.isfinite(one) else f"{one:.4f}" for one in numbers)
         rows.append((line["start"], str(line["step"]), *cells))
-    note = "Mean losses of the steps before, and of the documents that choose."
-    looks = Table(rows, "Looks at the validation", note=note)
+    note = "Mean losses of the preceding steps, and of the validation documents."
+    looks = Table(rows, "Validation losses", note=note)
     rope: Any = found.rope
     frequencies = {"frequencies": np.asarray(rope.frequencies).tolist(), "attention_factor": rope.attention_factor}
     report = found.report()
@@ -147,9 +147,9 @@ def add_heads(commands: Any) -> None:
     option = command.add_argument
     _add_model(command)
     option("--tokens", type=whole, metavar="N", default=512, help="tokens of each document (default: 512)")
-    option("--skip", type=whole, metavar="N", default=1, help="first tokens left out of all but sinks (default: 1)")
-    option("--context", type=whole, metavar="N", help="positions that outliers are held against (default: the model's)")
-    option("--part", metavar="NAME", help="kind of layer, where kinds have RoPEs of their own, as full_attention")
+    option("--skip", type=whole, metavar="N", default=1, help="first tokens left out, except for sinks (default: 1)")
+    option("--context", type=whole, metavar="N", help="context by which outliers are judged (default: the model's)")
+    option("--part", metavar="NAME", help="kind of layer, if kinds have different RoPEs, as full_attention")
     add_files(command, "table", "block_table", "html")
 
 
@@ -252,6 +252,6 @@ def _draw(found: Atlas, first: int) -> Iterator[panels.Panel]:
     note = "Shares of all blocks sum to 1; a block of concentration 1 is the same in all tokens."
     yield panels.estimates("Blocks", note, ("block", "share"), blocks, names, first, shares)
     changes = {"predicted": found.predicted, "measured": found.change, "chosen by norms, measured": found.norm_change}
-    note = "Root mean square change of a logit, less what all keys of a query gain alike, with so many blocks stopped."
+    note = "Root mean square change of a logit with n blocks stopped, without the change common to all keys of a query."
     count = np.arange(len(blocks) + 1)
     yield panels.estimates("Blocks that are stilled", note, ("blocks stilled", "change"), count, names, first, changes)

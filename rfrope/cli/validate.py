@@ -41,12 +41,12 @@ def add(commands: Any) -> None:
     option = command.add_argument
     option("kernels", nargs="*", metavar="KERNEL", help='such as "matern(nu=1.5, scale=16)"; all registered if none')
     option("--qk", metavar="FILE.npz", help="your q and k: arrays q and k, or NAME_q and NAME_k, of shape (n, d)")
-    option("--pairing", choices=("half", "interleaved"), default="half", help="that of the vectors (default: half)")
+    option("--pairing", choices=("half", "interleaved"), default="half", help="pairing of the vectors (default: half)")
     option("--polar", action="store_true", help="scores of polar contents: q and k are magnitudes, one for each block")
     option("--seed", type=whole, default=0, help="default: 0")
     option("--samples", type=whole, default=2**20, help="frequencies for Φ, Φ₂ and E sin (default: %(default)s)")
     option("--trials", type=whole, default=2**14, help="draws of all frequencies for S (default: %(default)s)")
-    option("--alpha", type=float, default=1e-3, help="chance that a right result fails (default: %(default)s)")
+    option("--alpha", type=float, default=1e-3, help="probability that a correct result fails (default: %(default)s)")
     add_files(command, "html")
 
 
@@ -98,7 +98,7 @@ def _report(results: list[Validation], options: argparse.Namespace) -> Report:
 
 
 def _verdict(results: list[Validation], options: argparse.Namespace) -> Iterator[str]:
-    """Yield the result in a sentence, and a warning where it rests on few draws."""
+    """Yield the result in a sentence, and a warning if there are few draws."""
     first, tests = results[0], sum(len(result.rows) for result in results)
     worst = max(results, key=lambda result: abs(result.worst.z))
     yield (
@@ -109,7 +109,7 @@ def _verdict(results: list[Validation], options: argparse.Namespace) -> Iterator
     )
     if min(first.n_samples, first.n_trials) < _FEW:
         few = f"With fewer than {_FEW} samples or trials"
-        yield f"{few}, z is not quite normal: a right one fails more often than alpha."
+        yield f"{few}, z is not quite normal: a correct result fails more often than alpha."
 
 
 def _summary(results: list[Validation]) -> list[tuple[str, ...]]:

@@ -22,7 +22,7 @@ try:
     from rfrope.integrations.tuned import Tuning
 except ImportError as error:
     raise ImportError(
-        "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install 'rfrope[transformers]'"
+        "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install torch 'transformers>=5'"
     ) from error
 
 __all__ = ["HeadFeatures", "Replacement", "Tuning", "atlas", "read_heads", "register", "replace_rotary", "tune"]

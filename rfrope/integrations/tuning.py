@@ -21,7 +21,7 @@ try:
     from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
 except ImportError as error:
     raise ImportError(
-        "rfrope.integrations.tuning needs PyTorch and safetensors: pip install 'rfrope[torch]'"
+        "rfrope.integrations.tuning needs PyTorch and safetensors: pip install torch safetensors"
     ) from error
 
 __all__ = ["Tuning", "tune_modules"]

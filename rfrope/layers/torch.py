@@ -23,7 +23,7 @@ try:
     from rfrope.layers.learning import LEARNABLE, POLAR_VERSION, read_learnable
     from rfrope.layers.turning import ORDERS, TurningModule
 except ImportError as error:
-    raise ImportError("rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'") from error
+    raise ImportError("rfrope.layers.torch needs PyTorch: pip install torch") from error
 
 __all__ = ["PolarEmbedding", "RotaryEmbedding", "parameter_groups"]
 

@@ -121,7 +121,7 @@ def escape_label(text: str) -> str:
 
 def _matplotlib(module: str) -> Any:
     if importlib.util.find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'")
+        raise ModuleNotFoundError("figures need matplotlib: pip install matplotlib")
     return importlib.import_module(module)
 
 

@@ -129,8 +129,8 @@ def test_the_text_of_design_says_what_its_json_holds(run, designed, tmp_path):
         phi, value = at["phi"], at["mean_kernel"]
         numbers = [f"{phi:.4f}", f"{value:.4f}", f"{value - phi:+.4f}", f"{phi:.4f} ± {at['stderr']:.4f}"]
         assert [str(at["lag"][0]), *numbers] in table
-    assert f"16 independent draws stay within {held['bound']:.3g} of Φ at all lags with 95% certainty" in text
-    assert f"to stay within {worst['sup']:.3g}, as here, it asks for {held['blocks']} of them." in text
+    assert f"16 independent draws stay within {held['bound']:.3g} of Φ at all lags with 95% probability" in text
+    assert f"For the {worst['sup']:.3g} reached here, the bound needs {held['blocks']} draws." in text
 
 
 @campaign
@@ -138,7 +138,7 @@ def test_the_bound_and_the_norm_of_an_optimised_design(run, says):
     optimised = ("design", "exponential(scale=24)", *SMALL, "--design", "optimised")
     bound = says(*optimised, "--json")["lower_bound"]
     assert bound > 0.005
-    assert f"No 16 frequencies, however they are chosen, reach an rms below {bound:.3g}.\n" in run(*optimised)[1]
+    assert f"Lower bound on the rms error of any 16 frequencies: {bound:.3g}.\n" in run(*optimised)[1]
     assert "design optimised, norm sup.\n" in run(*optimised, "--norm", "sup")[1]
 
 

@@ -137,7 +137,7 @@ def test_a_vision_part_tells_no_context(run, config):
     code, out, err = run("inspect", path)
     assert code == 0
     assert "64 frequencies" in out
-    assert f"{path}: vision_config is left out, because it gives no context: --context N reads it." in err
+    assert f"{path}: vision_config is left out: it gives no context. Add --context N to read it." in err
     _, eye = sets(run, path, "--context", 64)
     assert eye["name"] == f"{path}: vision_config"
     assert [axis["n_turning"] for axis in eye["axes"]] == [20, 20]
@@ -167,7 +167,7 @@ def test_a_file_of_polar_frequencies(run):
     assert [(one["n_blocks"], one["head_dim"], one["polar"]) for one in held] == [(6, 6, True)] * 2 + [(6, 12, False)]
     assert held[0]["axes"][0]["curve"] == held[2]["axes"][0]["curve"]
     out = run("inspect", "polar.npz", "plain.npz")[1]
-    assert "Of polar frequencies: of any two tokens, not of equal content alone" in out
+    assert "With polar frequencies this holds for any two tokens" in out
     rows = [line.split() for line in out.splitlines() if line.startswith(("polar.npz, head 0  ", "plain.npz  "))]
     assert rows[0][-6:-2] == rows[1][-6:-2]  # context, lags and the lowest score
     assert "Of polar" not in run("inspect", "plain.npz", "plain.npz")[1]

@@ -25,7 +25,7 @@ def config_in(out):
 def test_text_and_json(says):
     plan = analysis.plan(rfrope.from_config("config.json")[0], 1024)
     text, name, config = config_in(says("plan", "config.json", "--context", 1024))
-    assert " ".join(text.split()).startswith(" ".join(f"{plan} None of this has read a text with your model.".split()))
+    assert " ".join(text.split()).startswith(" ".join(f"{plan} Nothing above ran your model on a text.".split()))
     assert text.endswith("\nrfrope tune MODEL --texts FILE ... --context 1024 -o rope.npz\n\n")
     assert name == plan.methods[0].name == "yarn"
     assert config == {"rope_parameters": plan.methods[0].rope_parameters, "max_position_embeddings": 1024}
@@ -103,6 +103,6 @@ def test_what_no_config_says(says, config):
     config("config.json", CONFIG | {"rope_scaling": {"rope_type": "default", "mrope_section": [4, 2, 2]}})
     out = says("plan", "config.json", "--context", 1024, "--method", "optimised")
     reason = "it turns by 3 position axes; for text alone, replace(rope, sections=None) has one"
-    assert out.endswith(f"\nNo config says optimised: rope cannot be exported to transformers: {reason}.\n")
+    assert out.endswith(f"\nA config cannot hold optimised: rope cannot be exported to transformers: {reason}.\n")
     out = says("plan", "no_context.npz", "--context", 1024, "--trained", 256)
     assert out.startswith("From 256 trained positions to 1024, 4 times")

@@ -230,5 +230,5 @@ def test_without_transformers_the_error_names_the_extra():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
     assert run.returncode == 0, run.stderr
     assert run.stdout == (
-        "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install 'rfrope[transformers]'\n"
+        "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install torch 'transformers>=5'\n"
     )

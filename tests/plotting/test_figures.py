@@ -244,7 +244,7 @@ def test_without_matplotlib():
         "except ModuleNotFoundError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=HANGS)
-    assert (done.stdout, done.stderr) == ("figures need matplotlib: pip install 'rfrope[plot]'\n", "")
+    assert (done.stdout, done.stderr) == ("figures need matplotlib: pip install matplotlib\n", "")
 
 
 def test_the_first_lines_of_a_figure_can_be_told_apart():
