@@ -28,10 +28,9 @@ def of_image(a, **options):
     return heads.positional_attention(a(IMAGE), (4, 5), temperature=0.05, **options)
 
 
-CALLS = {  # of a function that makes an array; for each function that takes arrays
+CALLS = {  # of a function that makes an array; by ways that calls of tests/support/calls.py do not take
     "phase_shift": lambda a: heads.phase_shift(a([[-1, 2], [3, 4]]), a(PLANE[0])),
     "aligned_shift": lambda a: heads.aligned_shift(a([-1.0, -2.0]), a(OMEGA), a(Q[:2, :4]), a(K[:2, :4])),
-    "shifted_scores": lambda a: heads.shifted_scores(a(Q[:, None]), a(K[:, None]), a(LAGS), a(OMEGA), a(DELTA)),
     "shifted_scores in the plane": lambda a: heads.shifted_scores(
         a(Q[:3, None]), a(K[:3, None]), a([[1, 2], [0, -3]]), a(PLANE), 0.3
     ),
@@ -55,17 +54,14 @@ CALLS = {  # of a function that makes an array; for each function that takes arr
     ),
     "positional_weights in the plane": lambda a: heads.positional_weights(a(PLANE), d_model=3, offset=a(PLANE[:, :1])),
     "positional_weights in float32": lambda a: heads.positional_weights(a(OMEGA), d_model=2, dtype="float32"),
-    "positional_scores": lambda a: heads.positional_scores(a([[1, -2, 3]]), a(OMEGA), offset=a(-1.5), temperature=0.3),
     "positional_scores in the plane": lambda a: heads.positional_scores(a(Q[:5, :2]), a(PLANE), offset=a(PLANE[:, :1])),
     "positional_scores of offsets": lambda a: heads.positional_scores(a([1, 2]), a(OMEGA), offset=a([-1, -5])),
-    "positional_attention": lambda a: heads.positional_attention(a(OMEGA), 12, offset=-2, temperature=0.2),
     "positional_attention near": lambda a: heads.positional_attention(a(OMEGA), 12, causal=False, window=4),
     "positional_attention of heads": lambda a: heads.positional_attention(
         a(np.abs(PLANE[..., :1])), 9, offset=a([-1.0]), temperature=1 / 9
     ),
     "positional_attention over an image": lambda a: of_image(a),
     "positional_attention over patches": lambda a: of_image(a, window=2),
-    "temperature_for_mass": lambda a: heads.temperature_for_mass(0.9, a(OMEGA), context=100),
     "temperature_for_mass in the plane": lambda a: heads.temperature_for_mass(
         0.9, a(IMAGE), context=(6, 7), offset=(-1, 0), causal=False
     ),

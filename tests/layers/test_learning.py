@@ -100,19 +100,32 @@ def test_gradients_are_those_of_the_functions(kind):
         assert float(wanted.abs().sum()) > 0.0
 
 
-def test_states_and_starts():
-    module = learned(ROPE)
-    assert list(module.state_dict()) == ["log_factors", "log_temperature"]
-    other = RotaryEmbedding(ROPE, BOTH)
-    assert (other.log_factors.abs().sum() + other.log_temperature.abs()).item() == 0.0
-    other.load_state_dict(module.state_dict())
-    np.testing.assert_array_equal(other.rope.frequencies, module.rope.frequencies)
-    other.reset_parameters()
-    np.testing.assert_array_equal(other.rope.frequencies, ROPE.frequencies)
+SAME = ("loaded", "copied", "itself"), ("empty", "reset", "fresh")
+
+
+@pytest.mark.parametrize("kind", LEARNED)
+def test_states_copies_and_starts(kind):
+    module, kept = made(kind), {}
+    new = lambda: type(module)(module.start, **torch_modules.KINDS[kind][1])  # noqa: E731
     with torch.device("meta"):
-        empty = RotaryEmbedding(ROPE, BOTH)
-    np.testing.assert_array_equal(empty.to_empty(device="cpu").rope.frequencies, ROPE.frequencies)
-    assert "learnable=factors and temperature" in repr(module)
+        kept["empty"] = new()
+    kept |= {"loaded": new(), "reset": copy.deepcopy(module), "copied": copy.deepcopy(module), "fresh": new()}
+    kept["loaded"].load_state_dict(module.state_dict())
+    kept["empty"].to_empty(device="cpu")
+    kept["reset"].reset_parameters()
+    options, _ = torch_modules.placed(module, "after a cache")
+    q, k = (torch_modules.features(2, n, 5, 32, seed=n) for n in (4, 2))
+    (*moved, other), (*anew, start) = ([kept.get(name, module)(q, k, **options) for name in names] for names in SAME)
+    assert all(torch.equal(*pair) for one in moved for pair in zip(one, other, strict=True))
+    assert all(torch.equal(*pair) for one in anew for pair in zip(one, start, strict=True))
+    assert not torch.equal(start[1], other[1])
+
+
+def test_parameters_are_named_and_have_the_dtype_of_the_rope():
+    assert list(learned(ROPE).state_dict()) == ["log_factors", "log_temperature"]
+    assert "learnable=factors and temperature" in repr(learned(ROPE))
+    polar = PolarEmbedding(POLAR, ("factors", "phases"), heads=2)
+    assert all(each in repr(polar) for each in ("polar=True", "learnable=factors and phases", "heads=2"))
     narrow = RotaryEmbedding(ROPE.frequencies.astype(np.float32), BOTH)
     assert narrow.log_temperature.dtype == torch.float32
     assert narrow.rope.frequencies.dtype == np.float32
@@ -138,19 +151,13 @@ def test_a_learned_kernel_is_the_same_to_the_bit_wherever_it_goes(rope, tmp_path
     module, (q, k) = learned(rope, ("kernel", "temperature")), features()
     at = places(rope)
     wanted = [x.detach() for x in module(q, k, at)]
-    with torch.device("meta"):
-        empty = RotaryEmbedding(rope, module.learnable)
-    fresh = RotaryEmbedding(rope, module.learnable)
-    for other in (empty.to_empty(device="cpu"), fresh):
-        other.load_state_dict(module.state_dict())
     torch.save(module, tmp_path / "whole.pt")
     rfrope.save(tmp_path / "rope.safetensors", module.rope)
     again = RotaryEmbedding(rfrope.load(tmp_path / "rope.safetensors"), "kernel")
     for one, other in zip(again._law.parameters.values(), module.parameters(), strict=False):
         np.testing.assert_allclose(one, other.detach(), rtol=1e-13, atol=1e-14)
-    found = [copy.deepcopy(module), torch.load(tmp_path / "whole.pt", weights_only=False), empty, fresh]
     for other in (
-        *found,
+        torch.load(tmp_path / "whole.pt", weights_only=False),
         torch.compile(module, fullgraph=True, backend="eager"),
         torch.export.export(module, (q, k, at)).module(),
     ):

@@ -1,6 +1,5 @@
 """The polar module for PyTorch: against the formula, through casts, caches, layouts and graphs, and what it refuses."""
 
-import copy
 import math
 
 import numpy as np
@@ -82,24 +81,6 @@ def test_phases_have_derivatives_of_both_modes(at):
     beyond = start != clamped  # rows of what the gradient passes; forward mode has a clamp in it
     torch.testing.assert_close(hessian, torch.where(beyond[:, None] | beyond, 0.0, wanted), rtol=1e-8, atol=1e-8)
     assert gradient.any()
-
-
-def test_states_and_copies():
-    polar = PolarEmbedding(ONE, ("factors", "phases"), heads=2)
-    assert all(each in repr(polar) for each in ("polar=True", "learnable=factors and phases", "heads=2"))
-    with torch.no_grad():
-        polar.phases.fill_(-1.0)
-        polar.log_factors.fill_(2.0)
-    other = PolarEmbedding(ONE, ("factors", "phases"), heads=2)
-    other.load_state_dict(polar.state_dict())
-    q, k = features(4), features(2, seed=1)
-    for one in (other, copy.deepcopy(polar)):
-        assert all(torch.equal(a, b) for a, b in zip(one(q, k), polar(q, k), strict=True))
-    with torch.device("meta"):
-        empty = PolarEmbedding(ONE, ("factors", "phases"), heads=2)
-    empty.to_empty(device="cpu")
-    fresh = PolarEmbedding(ONE, ("factors", "phases"), heads=2)
-    assert all(torch.equal(a, b) for a, b in zip(empty(q, k), fresh(q, k), strict=True))
 
 
 def test_the_scale_of_scores_gives_normal_contents_the_spread_of_rope():

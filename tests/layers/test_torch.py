@@ -16,7 +16,7 @@ from conftest import library
 import rfrope
 
 torch = library("torch").module
-from torch_modules import FREQUENCIES, RAGGED, SETS, WIDTH, features  # noqa: E402
+from torch_modules import FREQUENCIES, WIDTH, features  # noqa: E402
 
 from rfrope.layers import torch as layers  # noqa: E402
 from rfrope.layers.torch import RotaryEmbedding  # noqa: E402
@@ -30,9 +30,9 @@ class Naive(torch.nn.Module):
     With learned frequencies the buffer is a parameter.
     """
 
-    def __init__(self, persistent=False, learned=False, frequencies=FREQUENCIES):
+    def __init__(self, persistent=False, learned=False):
         super().__init__()
-        inv_freq = torch.asarray(np.asarray(frequencies, np.float32))
+        inv_freq = torch.asarray(FREQUENCIES.astype(np.float32))
         if learned:
             self.inv_freq = torch.nn.Parameter(inv_freq)
         else:
@@ -45,31 +45,21 @@ class Naive(torch.nn.Module):
         return tuple(x * cos + torch.cat((-x[..., WIDTH // 2 :], x[..., : WIDTH // 2]), -1) * sin for x in (q, k))
 
 
-def ours(persistent=False, learned=False, frequencies=FREQUENCIES):
-    return RotaryEmbedding(frequencies, learnable="frequencies" if learned else False)
+def ours(persistent=False, learned=False):
+    return RotaryEmbedding(FREQUENCIES, learnable="frequencies" if learned else False)
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 
-def error(module, offset=4000, dtype=torch.float32, shape=(2, 4, 3), at=None, frequencies=FREQUENCIES, **options):
-    """Largest error of turned queries and keys, beside the rounding of the largest.
-
-    `at` says where the tokens are, as `rfrope.rotate` takes it, where `options` say it to the module.
-    """
-    q, k = features(*shape, WIDTH, dtype=dtype), features(shape[0], 2, shape[2], WIDTH, dtype=dtype, seed=1)
-    options = options or {"offset": offset}
-    at = torch.arange(shape[2]) + offset if at is None else at
+def error(module, offset=4000, dtype=torch.float32, frequencies=FREQUENCIES):
+    """Largest error of turned queries and keys, beside the rounding of the largest."""
+    q, k = features(2, 4, 3, WIDTH, dtype=dtype), features(2, 2, 3, WIDTH, dtype=dtype, seed=1)
     worst = 0.0
-    for x, turned in zip((q, k), module(q, k, **options), strict=True):
-        exact = rfrope.rotate(x.double(), at, frequencies)
+    for x, turned in zip((q, k), module(q, k, offset=offset), strict=True):
+        exact = rfrope.rotate(x.double(), torch.arange(3) + offset, frequencies)
         worst = max(worst, float((turned.detach().double() - exact).abs().max() / exact.abs().max()))
     return worst / torch.finfo(dtype).eps
-
-
-def under_autocast(make):
-    with torch.autocast("cpu", torch.bfloat16):
-        return error(make())
 
 
 def flattened_for_sharding(make, learned=False):
@@ -164,26 +154,10 @@ def gradients_far_away(make):
     return float((found - wanted).abs().max() / wanted.abs().max()) / torch.finfo(torch.float32).eps
 
 
-PLANE = rfrope.golden_gate(16, low=0.1, high=2.0, ndim=2)
-
-
-def sets_of_heads(make):
-    q, module = features(2, 2, 3, WIDTH), make(frequencies=SETS)
-    exact = rfrope.rotate(q.double(), np.arange(3)[:, None], SETS)
-    return float((module(q, q)[0].double() - exact).abs().max()) / torch.finfo(torch.float32).eps / 4.0
-
-
-def several_axes(make):
-    at, plane = torch.tensor([[0, 1], [2, 0], [3, 5]]), PLANE.frequencies
-    return error(make(frequencies=plane), frequencies=plane, at=at, positions=at)
-
-
-OFFSETS = torch.tensor([3, 40])  # as many as tokens, so that a wrong axis goes unnoticed
 ROUNDED = "learned, and flattened for sharding"  # what was rounded cannot be brought back: ours says so
-FAILURES = {  # of the naive module: it errs by more than 20 roundings, or raises
+FAILURES = {  # of the naive module: it errs by more than 20 roundings
     "half": lambda make: error(make().half()),
     "bfloat16": lambda make: error(make().bfloat16()),
-    "under autocast": under_autocast,
     "flattened for sharding": flattened_for_sharding,
     ROUNDED: lambda make: flattened_for_sharding(make, learned=True),
     "from the meta device": from_the_meta_device,
@@ -197,13 +171,6 @@ FAILURES = {  # of the naive module: it errs by more than 20 roundings, or raise
     "learned by small steps in bfloat16": learned_by_small_steps_in_bfloat16,
     "gradients far away": gradients_far_away,
     "far positions": lambda make: error(make(), offset=1_000_000),
-    "far positions in bfloat16": lambda make: error(make().bfloat16(), offset=131_071, dtype=torch.bfloat16),
-    "offsets of each sequence": lambda make: error(
-        make(), shape=(2, 4, 2), at=torch.arange(2) + OFFSETS.reshape(2, 1, 1), offset=OFFSETS
-    ),
-    "ragged": lambda make: error(make(), shape=(2, 2, 5), at=RAGGED[:, None], positions=RAGGED),
-    "sets of heads": sets_of_heads,
-    "several axes": several_axes,
 }
 
 
@@ -216,11 +183,7 @@ def test_failures(name):
             failure(ours)
     else:
         assert failure(ours) < 1.0
-    if failure in (sets_of_heads, several_axes):
-        with pytest.raises(RuntimeError):
-            failure(Naive)
-    else:
-        assert failure(Naive) > 20.0
+    assert failure(Naive) > 20.0
 
 
 # -- learned -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
+import calls
 import matplotlib as mpl
 from campaign import HANGS
 from conftest import TESTS
@@ -208,23 +209,14 @@ def test_a_validation(ax):
     assert ("passed" if result.passed else "failed") in ax.get_title()
 
 
-DRAWN = {
-    "kernel": lambda **ax: plotting.kernel(KERNEL, 8, frequencies=[0.5], **ax),
-    "frequencies": lambda **ax: plotting.frequencies([0.5], **ax),
-    "attention": lambda **ax: plotting.attention(heads.positional_attention(rfrope.geometric(4), 8), **ax),
-    "mean_kernels": lambda **ax: plotting.mean_kernels({"one": [0.5]}, 8, **ax),
-    "wavelengths": lambda **ax: plotting.wavelengths({"one": [0.5]}, context=9, **ax),
-    "validation": lambda **ax: plotting.validation(rfrope.validate(KERNEL, n_samples=64, n_trials=16, rng=0), **ax),
-}
-
-
 @pytest.mark.parametrize("name", plotting.__all__)
-def test_pyplot_is_left_alone_unless_there_are_no_axes(ax, name):
+def test_pyplot_is_left_alone_unless_there_are_no_axes(ax, name, tmp_path):
+    draw, arguments = calls.calls(tmp_path)[f"plotting.{name}"]
     before = dict(mpl.rcParams)
-    DRAWN[name](ax=ax)
+    draw(**arguments, ax=ax)
     assert pyplot.get_fignums() == []
     assert dict(mpl.rcParams) == before
-    drawn = DRAWN[name]()
+    drawn = draw(**arguments)
     assert pyplot.gcf() is drawn.figure
     drawn.figure.canvas.draw()
 
