@@ -142,7 +142,8 @@ def fit_kernel(
     names : sequence of str, optional
         Families to try. Default: see Notes.
     mixtures : bool
-        Add the best mixture of two of the families that have one parameter, such as two Gaussian kernels.
+        Add the best mixture of two of the families that have one parameter, such as two Gaussian kernels; `names` must
+        have such a family.
 
     Returns
     -------
@@ -196,9 +197,11 @@ def fit_kernel(
     lags = _lags(max_lag)
     curve = _Curve(lags, mean_cos.generic(Angles(lags[:, None], omega[:, None], None, np)))
     tried, sizes = _records(names), np.abs(omega)
-    found = [(_fitted(record, curve, sizes), len(record.search_ranges)) for record in tried]
     simple = [record for record in tried if len(record.search_ranges) == 1]
-    if flag("mixtures", mixtures) and simple:
+    if flag("mixtures", mixtures) and not simple:
+        raise ValueError("mixtures is True, but no family in names has one parameter; expected one, as 'gaussian'")
+    found = [(_fitted(record, curve, sizes), len(record.search_ranges)) for record in tried]
+    if mixtures:
         found.append((_fit_mixture(simple, curve, sizes), 3))
     found.sort(key=lambda one: (float(f"{max(one[0].rms, _EVEN):.1e}"), bool(one[0].at_limit), one[1]))
     return tuple(fit for fit, _ in found)
@@ -332,11 +335,8 @@ def _fitted(record: kernels.Record, curve: _Curve, magnitudes: np.ndarray) -> Ke
     few = np.unique(np.linspace(0, curve.lags.size - 1, _COARSE).round().astype(np.int64))
     coarse, searched = _Curve(curve.lags[few], curve.target[few]), record.search_ranges
     points = _POINTS.get(len(searched), _SHAPE_POINTS)
-    ranges = {
-        name: _range(sought, points, int(curve.lags[-1]), magnitudes)
-        for name, sought in searched.items()
-        if sought is not None
-    }
+    most = int(curve.lags[-1])
+    ranges = {name: _range(one, points, most, magnitudes) for name, one in searched.items() if one is not None}
     search = _Search(record, ranges)
     grid = itertools.product(*(zip(r.values.tolist(), r.steps.tolist(), strict=True) for r in ranges.values()))
     starts = sorted(

@@ -184,11 +184,13 @@ def move_points(law: Any, host: np.ndarray, values: Values, xp: ModuleType) -> A
     """Return frequencies ``(..., k)`` of points ``(..., n_columns)``, for checked values.
 
     Values broadcast against ``(..., 1)``, those of a length or frequency against ``(..., k)``, means and scales of a
-    mixture against ``(..., J, k)``: points may have parameters of their own.
+    mixture against ``(..., J, k)``: points may have parameters of their own. Those of NumPy may have an imaginary part
+    of at most 2**-200 of them, of which frequencies then have their derivative by it: the complex step (Squire and
+    Trapp, 1998).
     """
     values, unit = dict(values), getattr(law, "unit", "")
     like = next(iter(values.values()), np.empty(0))
-    most = LARGEST if array.dtype_name(like) == "float64" else _LARGEST_NARROW
+    most = _LARGEST_NARROW if array.dtype_name(like) == "float32" else LARGEST
     size = values.pop(unit, None)
     if values:
         vectors = _TRANSPORT[law.name](law, host, _complete(law, values, like, xp), xp)
@@ -197,14 +199,13 @@ def move_points(law: Any, host: np.ndarray, values: Values, xp: ModuleType) -> A
         base = law if size is None else dataclasses.replace(law, **{unit: 1.0})
         found = base.transport_points(host) if size is None else base._transport(host)  # to be cut once it has its size
         with np.errstate(over="ignore"):
-            vectors = array.from_host(found, xp, device=array.device(like), dtype=like.dtype)
+            vectors = _constant(found, like, xp)
     if size is not None:
         is_length = unit in ("scale", "period")
         is_cut = xp.abs(vectors / size if is_length else vectors * size) > most
         seen = xp.where(is_cut, xp.zeros_like(vectors), vectors)  # an overflow would make derivatives NaN
         end = xp.full_like(vectors, most)
-        end = xp.where(vectors < 0.0, -end, end)
-        vectors = xp.where(is_cut, end, seen / size if is_length else seen * size)
+        vectors = xp.where(is_cut, xp.where(vectors < 0.0, -end, end), seen / size if is_length else seen * size)
     return vectors
 
 
@@ -303,7 +304,7 @@ def _move_log_uniform(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType
 def _move_power_exponential(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
     """Kanter's formula, as in ``stable_root`` of the quantiles."""
     like = values["exponent"]
-    p = np.maximum(u[..., :1], 1e-100 if array.dtype_name(like) == "float64" else 1e-30)  # derivatives would overflow
+    p = np.maximum(u[..., :1], 1e-30 if array.dtype_name(like) == "float32" else 1e-100)  # derivatives would overflow
     half, w = 0.5 * like, 1.0 - p
     log_sin_p, waiting = np.log(np.sin(math.pi * np.minimum(p, w))), np.log(-np.log1p(-u[..., 1:2]))
     log_sin_p, waiting, p, w = (_constant(one, like, xp) for one in (log_sin_p, waiting, p, w))
@@ -348,26 +349,34 @@ def _student_quantile(nu: Array, p: np.ndarray, xp: ModuleType) -> Array:
     The density of y is proportional to ``cosh(y)^(-2 nu)``, so that the logarithm of the tail is concave: Newton's
     steps from a y beyond the root stay beyond it. ``cosh y >= exp(y) / 2`` bounds the tail, and gives such a y.
     """
-    from scipy.special import betaincinv
+    from scipy.special import betaincinv, digamma
 
-    log_p, size, own = _constant(np.log(p), nu, xp), 1.0 / (nu + xp.sqrt(nu)), nu[..., None]
-
-    def log_cosh(y: Array) -> Array:
+    def log_cosh(y: Array, xp: ModuleType) -> Array:
         return y + xp.log1p(xp.exp(-2.0 * y)) - math.log(2.0)
+
+    if known := array.has_host_values(nu):
+        own = array.to_host(nu).real
+        share = np.maximum(betaincinv(own, 0.5, 2.0 * p), np.finfo(np.float64).tiny)
+        root = np.arcsinh(np.sqrt((1.0 - share) / share))
+        if isinstance(nu, np.ndarray) and np.iscomplexobj(nu):
+            size, above = 1.0 / (own + np.sqrt(own)), log_cosh(root, np)
+            rise = log_cosh(root[..., None] + size[..., None] * _TAIL_NODES, np) - above[..., None]
+            length, mean = _tail_and_mean(-2.0 * own[..., None] * rise, rise, size)
+            return root + length * (digamma(own + 0.5) - digamma(own) - 2.0 * (mean + above)) * (nu - own)
+    log_p, size, each = _constant(np.log(p), nu, xp), 1.0 / (nu + xp.sqrt(nu)), nu[..., None]
 
     def log_length(y: Array) -> Array:
         """Logarithm of the tail over the density."""
-        return _log_tail(lambda r: -2.0 * own * (log_cosh(y[..., None] + r) - log_cosh(y)[..., None]), size, xp)
+        return _log_tail(
+            lambda r: -2.0 * each * (log_cosh(y[..., None] + r, xp) - log_cosh(y, xp)[..., None]), size, xp
+        )
 
     log_half = log_length(xp.zeros_like(nu)) + math.log(2.0)
-    if known := array.has_host_values(nu):
-        share = np.maximum(betaincinv(array.to_host(nu), 0.5, 2.0 * p), np.finfo(np.float64).tiny)
-        y = _constant(np.arcsinh(np.sqrt((1.0 - share) / share)), nu, xp)
-    else:
-        y = (2.0 * nu * math.log(2.0) - xp.log(2.0 * nu) - log_half - log_p) / (2.0 * nu)
+    bound = (2.0 * nu * math.log(2.0) - xp.log(2.0 * nu) - log_half - log_p) / (2.0 * nu)
+    y = _constant(root, nu, xp) if known else bound
     for _ in range(_STEPS_FROM_ROOT if known else _NEWTON_STEPS):
         log_own = log_length(y)
-        y = y + xp.exp(log_own) * (log_own - 2.0 * nu * log_cosh(y) - log_half - log_p)
+        y = y + xp.exp(log_own) * (log_own - 2.0 * nu * log_cosh(y, xp) - log_half - log_p)
         y = xp.where(y > 0.0, y, xp.zeros_like(y))
     return y
 
@@ -379,32 +388,48 @@ def _log_gamma_quantile(shape: Array, u: np.ndarray, xp: ModuleType) -> Array:
     is solved for up to the mode, ``log shape``, from ``exp(shape s) / Gamma(shape + 1)``, which bounds it; that above
     beyond, from ``shape + sqrt(2 shape L) + L`` with ``L = -log(1 - u)`` (Laurent and Massart, 2000, Lemma 1).
     """
-    from scipy.special import gammainccinv, gammaincinv
+    from scipy.special import digamma, gammainccinv, gammaincinv
 
+    if known := array.has_host_values(shape):
+        given = array.to_host(shape).real
+        quantile = np.where(u < 0.5, gammaincinv(given, u), gammainccinv(given, 1.0 - u))
+        root = np.log(quantile := np.maximum(quantile, np.finfo(np.float64).tiny))
+        if isinstance(shape, np.ndarray) and np.iscomplexobj(shape):
+            is_below, a, x = (quantile < given)[..., None], given[..., None], quantile[..., None]
+            size = 1.0 / (np.where(is_below, a, x - a) + np.sqrt(a))
+            r = size * _TAIL_NODES
+            power = np.where(is_below, -r, np.log1p(r))
+            exponent = a * power - x * np.where(is_below, np.expm1(-r), r) - np.where(is_below, 0.0, power)
+            length, mean = _tail_and_mean(exponent, power, size[..., 0])
+            length = np.where(quantile < given, -length, length)
+            return root + length * (root + mean - digamma(given)) * (shape - given)
     below, above = (_constant(np.log(p), shape, xp) for p in (u, 1.0 - u))
-    mode, root, own = xp.log(shape), xp.sqrt(shape), shape[..., None]
+    mode, deviation, own = xp.log(shape), xp.sqrt(shape), shape[..., None]
 
     def log_lengths(low: Array, high: Array) -> tuple[Array, Array]:
         """Logarithms of tails over the density: below a point in s itself, above one in ``exp(s - s_0) - 1``."""
         x, y = xp.exp(low)[..., None], xp.exp(high)[..., None]
-        fall = _log_tail(lambda r: -own * r - x * xp.expm1(-r), 1.0 / (shape + root), xp)
-        return fall, _log_tail(lambda r: (own - 1.0) * xp.log1p(r) - y * r, 1.0 / (y[..., 0] - shape + root), xp)
+        fall = _log_tail(lambda r: -own * r - x * xp.expm1(-r), 1.0 / (shape + deviation), xp)
+        return fall, _log_tail(lambda r: (own - 1.0) * xp.log1p(r) - y * r, 1.0 / (y[..., 0] - shape + deviation), xp)
 
     at_mode = log_lengths(mode, mode)
     log_all = shape * mode - shape + xp.log(xp.exp(at_mode[0]) + xp.exp(at_mode[1]))
     middle, upper = mode + xp.zeros_like(below), below > shape * mode - shape + at_mode[0] - log_all
-    if known := array.has_host_values(shape):
-        own_shape = array.to_host(shape)
-        root_found = np.where(u < 0.5, gammaincinv(own_shape, u), gammainccinv(own_shape, 1.0 - u))
-        s = _constant(np.log(np.maximum(root_found, np.finfo(np.float64).tiny)), shape, xp)
-    else:
-        s = xp.where(upper, xp.log(shape - above + root * xp.sqrt(-2.0 * above)), (below + mode + log_all) / shape)
+    bound = xp.where(upper, xp.log(shape - above + deviation * xp.sqrt(-2.0 * above)), (below + mode + log_all) / shape)
+    s = _constant(root, shape, xp) if known else bound
     for _ in range(_STEPS_FROM_ROOT if known else _NEWTON_STEPS):
         fall, rise = log_lengths(xp.where(upper, middle, s), xp.where(upper & (s > mode), s, middle))
         log_density = shape * s - xp.exp(s) - log_all
         down, up = xp.exp(fall) * (log_density + fall - below), xp.exp(rise) * (log_density + rise - above)
         s = xp.where(upper, s + up, s - down)
     return s
+
+
+def _tail_and_mean(exponent: np.ndarray, values: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the integral of ``exp(exponent)`` over nodes scaled by `size`, and the mean of values with this weight."""
+    weights = _TAIL_WEIGHTS * np.exp(exponent)
+    total = np.sum(weights, axis=-1)
+    return size * total, np.sum(weights * values, axis=-1) / total
 
 
 def _log_tail(exponent: Callable[[Array], Array], size: Array, xp: ModuleType) -> Array:

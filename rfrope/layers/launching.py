@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -22,7 +21,8 @@ from rfrope.rotation.rope import Rope
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
-_XP = array.named_namespace(torch)
+_XP, _HOST = array.named_namespace(torch), array.named_namespace(np)
+_STEP = 2.0**-200  # imaginary, so that derivatives have no rounding of differences
 DEVICES = {"cuda", "xpu"}  # types of those where kernels may be
 _PLACES = {torch.int32, torch.int64, torch.float32, torch.float64}  # of positions there
 _LIBRARY = torch.library.Library("rfrope", "FRAGMENT")
@@ -191,9 +191,7 @@ class LaunchingModule(torch.nn.Module):
             return None
         if q.layout is not torch.strided or k.layout is not torch.strided or not self._belong(q, k):
             return None
-        if q.shape[-3] == 0:
-            return None
-        if any([getattr(self, name).device != device for name in self._learned]):
+        if q.shape[-3] == 0 or any([getattr(self, name).device != device for name in self._learned]):
             return None
         read = self._read_on_device(q, positions, offset)
         if read is None:
@@ -269,11 +267,10 @@ def move_kernel(law: LearnedKernel, values: list[Tensor], key: Any, last: tuple[
     key = flat.detach().cpu().numpy().tobytes() if key is None else key
     if last[0] != key:
         with torch.inference_mode(False):
-            made = [one.to(flat.device, flat.dtype) for one in _tabulate(law, flat.detach().cpu().double())]
+            made = [one.to(flat.device, flat.dtype) for one in _tabulate(law, flat.detach().cpu().double().numpy())]
         last = key, made
     omega, slopes = last[1]
-    recorded = torch.is_grad_enabled() and flat.requires_grad
-    return last, _Moved.apply(flat, law, omega, slopes) if recorded else omega
+    return last, _Moved.apply(flat, law, omega, slopes) if flat.requires_grad else omega
 
 
 def move_in_graph(text: str, points: Tensor, shape: list[int], values: list[Tensor]) -> Tensor:
@@ -299,51 +296,44 @@ class _Moved(torch.autograd.Function):
             (flat,) = ctx.saved_tensors
             omega = ctx.law.frequencies(_parted(ctx.law, flat))
             return *torch.autograd.grad(omega, flat, gradient, create_graph=True), None, None, None
-        found = gradient.reshape(ctx.slopes.shape[:-1])[..., None] * ctx.slopes
-        return found.sum((-3, -2)), None, None, None
+        return (gradient.reshape((*ctx.slopes.shape[:-1], 1)) * ctx.slopes).sum((-3, -2)), None, None, None
 
 
-def _parted(law: LearnedKernel, flat: Tensor) -> dict[str, Tensor]:
-    """Return the parameters of a row ``(*H, P)`` of numbers for each set, or of each point ``(*H, D, P)``."""
-    more = law.points.ndim - 2  # axes of heads
-    entries = {name: value.shape[more:] for name, value in law.parameters.items()}
-    parts = flat.split([math.prod(entry) for entry in entries.values()], -1)
-    return {
-        name: part.reshape((*flat.shape[:-1], *entry))
-        for part, (name, entry) in zip(parts, entries.items(), strict=True)
-    }
+def _parted(law: LearnedKernel, flat: Array) -> dict[str, Array]:
+    """Return the parameters of a row ``(*H, P)`` of numbers for each set, or with an axis before the last."""
+    found, start, more = {}, 0, law.points.ndim - 2  # axes of heads
+    for name, value in law.parameters.items():
+        end = start + math.prod(value.shape[more:])
+        found[name] = flat[..., start:end].reshape((*flat.shape[:-1], *value.shape[more:]))
+        start = end
+    return found
 
 
-def _tabulate(law: LearnedKernel, flat: Tensor) -> tuple[Tensor, Tensor]:
-    """Return frequencies in their shape, and their derivatives ``(*H, D, k, P)``, of numbers on the host."""
-    count = law.points.shape[-2]
-    with torch.enable_grad():
-        own = flat[..., None, :].repeat(*[1] * (flat.ndim - 1), count, 1).requires_grad_()  # of each point its own
-        omega = law.move(_parted(law, own), _XP)
-        columns = omega.reshape(*law.points.shape[:-1], -1).unbind(-1)
-        slopes = [torch.autograd.grad(column.sum(), own, retain_graph=len(columns) > 1)[0] for column in columns]
-    return omega.detach(), torch.stack(slopes, -2)
+def _tabulate(law: LearnedKernel, flat: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return frequencies in their shape, and their derivatives ``(*H, D, k, P)``, by complex steps."""
+    rows = [flat + 1j * _STEP * one for one in np.eye(flat.shape[-1])]
+    moved = [law.move(_parted(law, row[..., None, :]), _HOST) for row in rows]
+    slopes = np.stack([one.imag.reshape(*law.points.shape[:-1], -1) / _STEP for one in moved], -1)
+    return torch.from_numpy(moved[0].real.copy()), torch.from_numpy(slopes)
 
 
 @lru_cache(maxsize=256)
 def _tabulate_bytes(text: str, shape: tuple[int, ...], flat: bytes, points: bytes, sizes: Any) -> tuple[Tensor, Tensor]:
     """Return the same of the bytes of float64 numbers, of the sizes of both arrays: decoding asks for one at a time."""
     values, held = (np.frombuffer(one).reshape(size) for one, size in zip((flat, points), sizes, strict=True))
-    law = LearnedKernel.make(parse(text), held, shape)
-    with ThreadPoolExecutor(1) as another:  # in an operator's own thread no gradients are recorded
-        return another.submit(_tabulate, law, torch.from_numpy(values.copy())).result()
+    return _tabulate(LearnedKernel.make(parse(text), held, shape), values)
 
 
 def _run(flat: Tensor, points: Tensor, text: str, shape: list[int]) -> tuple[Tensor, Tensor]:
     host = [one.detach().cpu().double().numpy() for one in (flat, points)]
-    sizes = tuple(one.shape for one in host)
-    omega, slopes = _tabulate_bytes(text, tuple(shape), host[0].tobytes(), host[1].tobytes(), sizes)
-    return omega.to(flat.device, flat.dtype, copy=True), slopes.to(flat.device, flat.dtype, copy=True)
+    made = _tabulate_bytes(text, tuple(shape), *(one.tobytes() for one in host), tuple(one.shape for one in host))
+    omega, slopes = (one.to(flat.device, flat.dtype, copy=True) for one in made)
+    return omega, slopes
 
 
 def _fake(flat: Tensor, points: Tensor, text: str, shape: list[int]) -> tuple[Tensor, Tensor]:
-    axes = 1 if len(shape) == 1 else shape[-1]
-    return flat.new_empty(shape), flat.new_empty((*points.shape[:-1], axes, flat.shape[-1]))
+    sizes = (*points.shape[:-1], 1 if len(shape) == 1 else shape[-1], flat.shape[-1])
+    return flat.new_empty(shape), flat.new_empty(sizes)
 
 
 _LIBRARY.define(

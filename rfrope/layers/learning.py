@@ -145,8 +145,8 @@ class LearningModule(LaunchingModule):
                 if hasattr(parameter, "placements"):  # fully_shard left only a part of it here
                     from torch.distributed.tensor import distribute_tensor
 
-                    like = parameter.device_mesh, parameter.placements
-                    start = distribute_tensor(start.to(parameter.device, parameter.dtype), *like)
+                    start = start.to(parameter.device, parameter.dtype)
+                    start = distribute_tensor(start, parameter.device_mesh, parameter.placements)
                 parameter.copy_(start)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -177,12 +177,8 @@ class LearningModule(LaunchingModule):
             raise ValueError(
                 f"{prefix}{has[0]} of the state is of {kind}, and this is {other}; expected one of {other}"
             )
-        if (
-            "frequencies" in has
-            and "log_factors" not in has
-            and "log_factors" in self._learned
-            and self.frequencies is None
-        ):
+        learns_factors = "log_factors" in self._learned and self.frequencies is None
+        if learns_factors and "frequencies" in has and "log_factors" not in has:
             raise ValueError(
                 f"{prefix}frequencies of the state were learned themselves, and this module learns their factors; "
                 "expected a module with learnable='frequencies', which is what True meant until 0.2"

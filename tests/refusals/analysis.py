@@ -52,6 +52,7 @@ ROWS = [
     # fits and effects
     (lambda: fit_kernel(PLANE, 10), ValueError, "frequencies has shape (3, 2); expected one set"),
     (lambda: fit_kernel(W, 10, mixtures=2), TypeError, "mixtures is 2; expected True or False"),
+    (lambda: fit_kernel(W, 10, names=["matern"], mixtures=True), ValueError, "no family in names has one parameter"),
     (lambda: fit_kernel(W, 10, names=["gausian"]), ValueError, "'gausian'; did you mean 'gaussian'"),
     (lambda: fit_kernel(W, 10, names=["spectral_mixture"]), ValueError, "which has a parameter 'weights' for which no"),
     (lambda: scaling_effect([1], W, np.ones((2, 1))), ValueError, "after has shape (2, 1); expected (D,)"),
