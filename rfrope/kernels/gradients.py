@@ -282,14 +282,12 @@ def _read_values(law: Kernel, values: Values, xp: ModuleType, device: Any) -> Va
 
 
 def _constant(value: Any, like: Array, xp: ModuleType) -> Array:
-    host = np.asarray(value, dtype=np.float64)
-    return array.from_host(host, xp, device=array.device(like), dtype=like.dtype)
+    return array.from_host(np.asarray(value, np.float64), xp, device=array.device(like), dtype=like.dtype)
 
 
 def _complete(law: Kernel, values: Values, like: Array, xp: ModuleType) -> Values:
     """Return all parameters as arrays."""
-    lacking = [f.name for f in _fields(law) if f.name not in values]
-    return values | {name: _constant(getattr(law, name), like, xp) for name in lacking}
+    return {f.name: _constant(getattr(law, f.name), like, xp) for f in _fields(law) if f.name not in values} | values
 
 
 # -- the transport -----------------------------------------------------------------------------------------------------
@@ -357,7 +355,8 @@ def _student_quantile(nu: Array, p: np.ndarray, xp: ModuleType) -> Array:
     if known := array.has_host_values(nu):
         own = array.to_host(nu).real
         share = np.maximum(betaincinv(own, 0.5, 2.0 * p), np.finfo(np.float64).tiny)
-        root = np.arcsinh(np.sqrt((1.0 - share) / share))
+        rest = np.where(p < 0.25, 1.0 - share, betaincinv(0.5, own, 1.0 - 2.0 * p))
+        root = np.arcsinh(np.sqrt(rest / share))
         if isinstance(nu, np.ndarray) and np.iscomplexobj(nu):
             size, above = 1.0 / (own + np.sqrt(own)), log_cosh(root, np)
             rise = log_cosh(root[..., None] + size[..., None] * _TAIL_NODES, np) - above[..., None]
@@ -388,12 +387,13 @@ def _log_gamma_quantile(shape: Array, u: np.ndarray, xp: ModuleType) -> Array:
     is solved for up to the mode, ``log shape``, from ``exp(shape s) / Gamma(shape + 1)``, which bounds it; that above
     beyond, from ``shape + sqrt(2 shape L) + L`` with ``L = -log(1 - u)`` (Laurent and Massart, 2000, Lemma 1).
     """
-    from scipy.special import digamma, gammainccinv, gammaincinv
+    from scipy.special import digamma, gammainccinv, gammaincinv, gammaln
 
     if known := array.has_host_values(shape):
         given = array.to_host(shape).real
         quantile = np.where(u < 0.5, gammaincinv(given, u), gammainccinv(given, 1.0 - u))
-        root = np.log(quantile := np.maximum(quantile, np.finfo(np.float64).tiny))
+        with np.errstate(divide="ignore"):  # below all floats the bound is the quantile
+            root = np.maximum(np.log(quantile), (np.log(u) + gammaln(given + 1.0)) / given)
         if isinstance(shape, np.ndarray) and np.iscomplexobj(shape):
             is_below, a, x = (quantile < given)[..., None], given[..., None], quantile[..., None]
             size = 1.0 / (np.where(is_below, a, x - a) + np.sqrt(a))
