@@ -126,6 +126,7 @@ def test_parameters_are_named_and_have_the_dtype_of_the_rope():
     assert "learnable=factors and temperature" in repr(learned(ROPE))
     polar = PolarEmbedding(POLAR, ("factors", "phases"), heads=2)
     assert all(each in repr(polar) for each in ("polar=True", "learnable=factors and phases", "heads=2"))
+    np.testing.assert_array_equal(RotaryEmbedding(ROPE, BOTH).rope.frequencies, ROPE.frequencies)
     narrow = RotaryEmbedding(ROPE.frequencies.astype(np.float32), BOTH)
     assert narrow.log_temperature.dtype == torch.float32
     assert narrow.rope.frequencies.dtype == np.float32
