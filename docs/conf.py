@@ -101,7 +101,9 @@ add_module_names = False
 autosummary_generate = True
 autosummary_filename_map = {"rfrope.kernel": "rfrope.kernel-function"}  # some file systems cannot tell it from Kernel
 # stand-ins, so that the reference needs neither of two large packages; `sign_by_itself` keeps signatures
-autodoc_mock_imports = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+autodoc_mock_imports = [
+    name for name in ("torch", "transformers", "safetensors") if importlib.util.find_spec(name) is None
+]
 autodoc_typehints = "none"  # the docstrings name types with shapes and units
 numpydoc_show_class_members = False
 doctest_default_flags = doctest.NORMALIZE_WHITESPACE

@@ -86,7 +86,9 @@ def _read_trained(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rop
             print_text(f"{name} is left out: it {reason}.", file=sys.stderr)
             continue
         trained: Any = options.trained or ropes[name].context
-        yield name, read_ropes(options.source, seq_len=trained)[name]  # schemes that depend on the length of the text
+        with naming("--trained", trained):  # schemes that depend on the length of the text
+            found = read_ropes(options.source, seq_len=trained)[name]
+        yield name, found
 
 
 def _find_obstacle(rope: rfrope.Rope, trained: int | None) -> str:

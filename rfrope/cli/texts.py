@@ -165,7 +165,7 @@ def _heads(options: argparse.Namespace) -> int:
     model, tokenizer, texts = _load_model(options)
     from rfrope.integrations import text_caches, transformers
 
-    with naming("--texts", ", ".join(options.texts)):
+    with naming(f"--tokens {options.tokens} of --texts", ", ".join(options.texts)):
         documents = text_caches.cut_documents(tokenizer, texts, options.documents, options.tokens)
     found = transformers.atlas(model, documents, part=options.part, skip=options.skip, context=options.context)
     page.emit(

@@ -112,11 +112,12 @@ def kernel_gap(frequencies: Array, kernel: Kernel | str | Array, context: int) -
     [0.00046, 0.0009, 0.1]
     """
     held = angles.frequencies_of(frequencies)
-    xp, place = array.shared(frequencies=held)
+    named = isinstance(kernel, Kernel | str)
+    xp, place = array.shared(frequencies=held, **({} if named else {"kernel": kernel}))
     lags = xp.arange(whole("context", context, 1), dtype=array.widest_float(xp, place), device=place)
     held = array.numbers(held, xp, name="frequencies", device=place)
     curve = sums.mean_cos(angles.read(lags if held.ndim == 1 else lags[:, None], held, name="lags", minimum=1))
-    if isinstance(kernel, Kernel | str):
+    if named:
         phi = read_kernel(kernel).phi(lags)
     else:
         phi = array.widen(array.numbers(kernel, xp, name="kernel", device=place), xp)

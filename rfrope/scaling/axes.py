@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.arguments import LARGEST, fraction, show, whole
+from rfrope._core.arguments import fraction, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.schemes import read, scaled_rope
@@ -42,7 +42,7 @@ def riflex(frequencies: Array, *, period: int, length: int, share: float = 0.9) 
     Raises
     ------
     ValueError
-        See `linear`. Also if `period` or `length` is not positive, or `share` not from 0 to 1.
+        See `linear`. Also if there is no block, `period` or `length` is not positive, or `share` not from 0 to 1.
     TypeError
         See `linear`. Also if `period` or `length` is not a whole number.
 
@@ -64,7 +64,9 @@ def riflex(frequencies: Array, *, period: int, length: int, share: float = 0.9) 
     """
     theta, xp = read(frequencies)
     period, length = whole("period", period, 1), whole("length", length, 1)
-    wavelengths = xp.round(2.0 * math.pi / array.clip(xp.abs(theta), 1.0 / LARGEST, LARGEST, xp))
+    if theta.shape[0] == 0:
+        raise ValueError("frequencies has shape (0,); expected (D,) with at least one block")
+    wavelengths = xp.round(2.0 * math.pi / array.clip(xp.abs(theta), 2.0**-100, 2.0**100, xp))  # both are floats of 32
     index = xp.arange(theta.shape[0], device=array.device(theta))
     chosen = (index == xp.argmin(xp.abs(wavelengths - period))) & (wavelengths < length)
     slowed = xp.where(chosen, xp.full_like(theta, fraction("share", share) * 2.0 * math.pi / length), theta)
