@@ -17,7 +17,6 @@ import argparse
 import collections
 import compileall
 import csv
-import importlib
 import importlib.util
 import os
 import pathlib
@@ -30,6 +29,7 @@ import tempfile
 import time
 import traceback
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from typing import Any
 
 from tools.mutations import Mutation, brief, chosen, modules, mutations
@@ -239,12 +239,10 @@ def _copied(tree: pathlib.Path) -> None:
     """Copy what tests need of the source."""
     folders = ("rfrope", "tests", "tools", "docs", "benchmarks", "examples", "experiments")
     files = ("pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "asv.conf.json", "LICENSE")
-    tree.mkdir()
+    copytree = partial(shutil.copytree, ignore=shutil.ignore_patterns("__pycache__"))  # which other tests write
     for name in folders + files:
-        if (ROOT / name).is_dir():  # without compiled loops, which other tests write meanwhile
-            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(ROOT / name, tree / name)
+        copy = copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, tree / name)
     compileall.compile_dir(tree, quiet=2)
 
 

@@ -117,16 +117,13 @@ def kernel_gap(frequencies: Array, kernel: Kernel | str | Array, context: int) -
     lags = xp.arange(whole("context", context, 1), dtype=array.widest_float(xp, place), device=place)
     held = array.numbers(held, xp, name="frequencies", device=place)
     curve = sums.mean_cos(angles.read(lags if held.ndim == 1 else lags[:, None], held, name="lags", minimum=1))
-    if named:
-        phi = read_kernel(kernel).phi(lags)
-    else:
-        phi = array.widen(array.numbers(kernel, xp, name="kernel", device=place), xp)
+    phi = read_kernel(kernel).phi(lags) if named else array.numbers(kernel, xp, name="kernel", device=place)
     if tuple(phi.shape) != tuple(lags.shape) or curve.ndim > 2:
         raise ValueError(
             f"frequencies has shape {tuple(held.shape)} and Phi {tuple(phi.shape)}; expected (D,) or (H, D, 1), and a "
             f"kernel of one axis or {context} values"
         )
-    return xp.mean((curve - phi) ** 2, axis=-1)
+    return xp.mean((curve - array.widen(phi, xp)) ** 2, axis=-1)
 
 
 def fidelity(
