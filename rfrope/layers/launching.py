@@ -206,8 +206,8 @@ class LaunchingModule(torch.nn.Module):
         shift = None if self.phases is None else self._shift()
         last: list[Any] = []
         both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, shift, counted, self._learned_turn(), last)
-        if last and not self._learned and type(offset) is int and (positions is None or offset == 0):
-            self._last_launch[0] = last[0].bind((q, k, positions), both, offset)
+        if last and type(offset) is int and (positions is None or offset == 0):
+            self._last_launch[0] = last[0].bind((q, k, positions), both)
         return both
 
     def _read_on_device(self, q: Tensor, positions: Any, offset: Any) -> tuple[Tensor | None, int | None] | None:

@@ -290,16 +290,15 @@ class Repeat:
     def __init__(self, run: Any, fixed: tuple[Any, ...], tail: tuple[Any, ...]) -> None:
         self._run, self._fixed, self._tail = run, fixed, tail  # arguments before the offset, and after it
 
-    def bind(self, tensors: tuple[Tensor, Tensor, Tensor | None], both: Sequence[Tensor], offset: int) -> Repeat | None:
-        """Return itself, for queries, keys and positions and what they gave; None where the kernel is made for less.
+    def bind(self, tensors: tuple[Tensor, Tensor, Tensor | None], both: Sequence[Tensor]) -> Repeat | None:
+        """Return itself, for queries, keys and positions and what they gave.
 
-        Triton makes another one for addresses that 16 does not divide, and for an offset of more bits.
+        None where 16 does not divide an address: Triton makes a faster kernel for those that it divides.
         """
-        if any([one is not None and one.data_ptr() % 16 for one in (*tensors, *both)]) or abs(offset) >= 2**31:
+        if any([one is not None and one.data_ptr() % 16 for one in tensors]):
             return None
-        device = tensors[0].device
-        self._current_device = getattr(torch, device.type).current_device if device.index is not None else None
-        self._device, self._widths = device.index, [one.shape[-1] for one in both]
+        self._current_device = getattr(torch, tensors[0].device.type).current_device
+        self._widths = [one.shape[-1] for one in both]
         self._layouts = [
             None if x is None else (_keys(x).raw_repr(), x.dtype, x.get_device(), x.shape, x.stride()) for x in tensors
         ]
@@ -311,11 +310,9 @@ class Repeat:
             return None
         if not all(map(_lies_like, (q, k, positions), self._layouts)) or _sees_operators():
             return None
-        if self._current_device is not None and self._current_device() != self._device:
+        if self._current_device() != q.get_device():
             return None
         y, z = room(q, self._widths[0]), room(k, self._widths[1])
-        if (y.data_ptr() | z.data_ptr()) % 16:
-            return None
         self._run(q, y, None, k, z, None, positions, *self._fixed, offset, *self._tail)
         return y, z
 
@@ -339,10 +336,10 @@ def _lies_like(x: Any, layout: Any) -> bool:
 
 
 def _sees_operators() -> bool:
-    """Return whether a mode, a map, a tracer or forward mode would miss what is launched past operators."""
-    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+    """Return whether a mode, a tracer or forward mode would miss what is launched past operators."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:
         return True
-    return torch._C._get_tracing_state() is not None or torch.autograd.forward_ad._current_level >= 0
+    return bool(torch.autograd.forward_ad._current_level >= 0)
 
 
 def room(x: Tensor, width: int) -> Tensor:
