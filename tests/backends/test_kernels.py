@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import triton_device
+from conftest import rows
 from triton_device import PLACE, assert_intact, assert_rounded, fenced, placed, uniform
 
 import rfrope
@@ -150,20 +151,9 @@ def test_features_of_any_strides(name, pairings):
     check(x, AT, frequencies(BLOCKS, 1), pairing=pairings[0], out_pairing=pairings[1])
 
 
-FAR_APART = {  # of which tensor a step along which axis is so long, and the pairing
-    "features": ("x", 3, "half"),
-    "pairs of features": ("x", 3, "interleaved"),
-    "tokens": ("x", 2, "half"),
-    "heads": ("x", 1, "half"),
-    "sequences": ("x", 0, "half"),
-    "positions of heads": ("positions", 1, "half"),
-    "sets": ("frequencies", 1, "half"),
-    "frequencies": ("frequencies", 2, "half"),
-    "shifts of heads": ("shift", 1, "half"),
-    "shifts": ("shift", 3, "half"),
-    "scales of heads": ("scale", 1, "half"),
-    "scales": ("scale", 3, "half"),
-}
+FAR_APART = rows(
+    "backends/kernels.json", "far_apart"
+)  # of which tensor a step along which axis is so long, and the pairing
 
 
 def far_apart(values, axis, folder):

@@ -13,6 +13,7 @@ import sys
 import pytest
 import triton_device
 from campaign import HANGS, campaign, sparse
+from conftest import rows
 
 if triton_device.NOT_COUNTED:
     pytest.skip(triton_device.NOT_COUNTED, allow_module_level=True)
@@ -214,35 +215,8 @@ def test_sizes_of_a_graph_meet_no_truth_values():
 # Most registers and instructions of a variant on any architecture of NVIDIA, then of AMD, by Triton 3.6.0, 3.7.1 and
 # 3.9.0; none spills or has a stack, but that the assembler of 3.7.1 puts two numbers of gradients of magnitudes there
 # for capability 10.0. A multiprocessor of NVIDIA has 65536 registers: 12 programs of 128 threads have 40, 4 have 128.
-CEILINGS = {
-    "bfloat16": (48, 950, 96, 1150),
-    "float16": (48, 950, 96, 950),
-    "float32": (48, 900, 96, 1150),
-    "interleaved": (48, 950, 96, 1200),
-    "between pairings": (48, 1000, 96, 1250),
-    "radians": (48, 1000, 96, 1300),
-    "shift and scale": (72, 2450, 176, 2900),
-    "float positions": (72, 1500, 96, 1800),
-    "three axes": (80, 1300, 104, 1550),
-    "polar": (72, 1650, 120, 1800),
-    "gradients": (96, 1700, 96, 2050),
-    "gradients in float32": (124, 1500, 112, 1700),
-}
-RARE = {
-    "queries alone": (48, 760, 96, 850),
-    "phases": (64, 1200, 96, 1350),
-    "one token": (32, 800, 16, 400),
-    "in place": (48, 950, 96, 1150),
-    "turned back, by a scale": (48, 1060, 96, 1250),
-    "counted from a tensor": (48, 1030, 96, 1250),
-    "sets of heads": (48, 920, 96, 1080),
-    "int32 positions": (48, 980, 96, 1160),
-    "float32 positions": (72, 1530, 96, 1750),
-    "bits of float64": (72, 1530, 96, 1750),
-    "part of a head": (48, 970, 96, 1120),
-    "gradients of magnitudes": (96, 2600, 120, 3050),
-    "gradients of sets": (96, 2750, 240, 3200),
-}
+CEILINGS = rows("backends/launches.json", "ceilings")
+RARE = rows("backends/launches.json", "rare")
 BY_128_BITS = {"bfloat16", "float16", "float32", "interleaved", "radians", *RARE} - {"one token"}  # all of rows
 # Kernels that Inductor makes beside those of a layer without rotation: what comes before and after a launch of ours are
 # two kernels each for queries and keys; a step of decoding takes one for cos and sin, and one more for keys.

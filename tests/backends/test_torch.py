@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 from campaign import campaign
+from conftest import rows
 from places import backend
 
 import rfrope
@@ -30,23 +31,8 @@ def uniform(*shape, seed=0):
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
-SHAPES = {  # of x, positions, frequencies, shift, scale
-    "one axis": ((2, 3, 5, 10), (5,), (4,), None, None),
-    "positions of each sequence": ((2, 3, 5, 8), (2, 1, 5), (4,), None, None),
-    "heads and two axes": ((2, 3, 5, 8), (5, 2), (3, 4, 2), None, None),
-    "one position of two axes": ((3, 8), (2,), (3, 4, 2), None, None),
-    "a number as position": ((3, 8), (), (4,), None, None),
-    "shift and scale": ((2, 5, 8), (5,), (4,), (4,), (4,)),
-    "shift and scale of tokens": ((2, 5, 8), (5,), (4,), (2, 5, 1), (2, 1, 4)),
-    "shift longer than positions": ((2, 5, 8), (1,), (4,), (5, 4), ()),
-    "shift wider than frequencies": ((5, 8), (5,), (1,), (5, 4), None),
-    "no tokens": ((2, 0, 8), (0,), (4,), (4,), (4,)),
-}
-OPTIONS = [
-    {},
-    {"pairing": "interleaved", "out_pairing": "half", "inverse": True},
-    {"out_pairing": "interleaved", "inverse": True},
-]
+SHAPES = rows("backends/torch.json", "shapes")  # of x, positions, frequencies, shift, scale
+OPTIONS = rows("backends/torch.json", "options")
 
 
 @pytest.mark.parametrize("name", SHAPES)

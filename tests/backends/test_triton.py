@@ -9,6 +9,7 @@ import types
 import numpy as np
 import pytest
 import triton_device
+from conftest import rows
 from triton_device import PLACE, assert_rounded, on_device_alone, placed
 
 import rfrope
@@ -173,15 +174,7 @@ def test_results_lie_in_memory_as_features_do(calls):
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
-GRADIENTS = {  # of features (2, 6, 5, 8): frequencies, shift, scale
-    "frequencies": ((4, 1), None, None),
-    "three axes": ((4, 3), None, None),
-    "heads": ((6, 4, 1), (6, 1, 4), None),
-    "shift": ((4, 1), (4,), None),
-    "scale": ((4, 1), None, (4,)),
-    "scales of heads": ((4, 1), (1,), (6, 1, 1)),
-    "one number": ((4, 1), (), ()),
-}
+GRADIENTS = rows("backends/triton.json", "gradients")  # of features (2, 6, 5, 8): frequencies, shift, scale
 
 
 def assert_gradients(name, options, derive, error):
