@@ -12,7 +12,7 @@ import types
 import numpy as np
 import pytest
 from campaign import HANGS
-from conftest import library
+from conftest import library, rows
 
 import rfrope
 from rfrope import heads, montecarlo  # noqa: F401 - they declare backends
@@ -183,11 +183,7 @@ def a_cupy(monkeypatch, *, capability=(9, 0), devices=1, compiler=True):
     device.check.cache_clear()
 
 
-MACHINES = {
-    "RuntimeError: cudaErrorInsufficientDriver": {"devices": 0},
-    "compute capability 6.1; the kernels need 7.0 on every device": {"devices": 2, "capability": (6, 1)},
-    "getVersion": {"compiler": False},
-}
+MACHINES = rows("core/dispatch.json", "machines")
 
 
 @pytest.mark.parametrize("reason", MACHINES)

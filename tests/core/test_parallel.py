@@ -302,12 +302,7 @@ print(right(wanted), same(job(), wanted), all(found), any(found), threading.acti
 """
 
 
-WORK = (
-    "rfrope.estimate_scores(q, q, np.arange(50.0), 'gaussian', n_trials=2**31, rng=0)",
-    "rfrope.estimate_scores(q, q, np.arange(50.0), 'matern(nu=0.3, scale=8)', n_trials=2**31, rng=0)",
-    "rfrope.estimate_kernel(np.arange(50.0), 'gaussian', n_samples=2**31, rng=0)",
-    "[rfrope.rotate(big, p, w, out=big) for _ in range(10**9)]",
-)
+WORK = rows("core/parallel.json", "work")
 NUMBA = {
     "one thread": {"NUMBA_NUM_THREADS": "1"},
     "no compiler": {"NUMBA_DISABLE_JIT": "1"},

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from conftest import rows
 from problems import Z_BOUND, ks_bound, ks_distance
 from scipy import stats
 
@@ -15,11 +16,7 @@ KEY = (0x1234ABCD, 0xDEADBEEF)
 uniforms = random.uniforms.generic  # `accel/test_estimators` holds the compiled one against it, bit for bit
 
 # Philox4x32-10 lines of kat_vectors in Random123 (Salmon et al., SC 2011): counter, key, output.
-KNOWN_ANSWERS = {
-    "zeros": ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-    "ones": ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-    "pi": ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
-}
+KNOWN_ANSWERS = rows("core/random.json", "known_answers")
 
 
 @pytest.mark.parametrize("name", KNOWN_ANSWERS)

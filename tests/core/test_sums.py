@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import library
+from conftest import library, rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_angles import angles_of
@@ -56,16 +56,7 @@ def test_coefficients_meet_waves_as_a_product_summed(one, other, blocks, seed):
 @pytest.mark.parametrize("budget", [1, 7, 40, 2**20])
 @pytest.mark.parametrize(
     ("positions", "frequencies", "cosine"),
-    [
-        ((), (9,), (9,)),
-        ((5,), (9,), (9,)),
-        ((5,), (9,), (3, 1, 9)),
-        ((5,), (9,), (3, 5, 9)),
-        ((4, 5), (9,), (5, 9)),
-        ((5, 2), (3, 9, 2), (3, 1, 9)),
-        ((5, 2), (3, 9, 2), (2, 1, 1, 9)),
-        ((2,), (3, 9, 2), (3, 9)),
-    ],
+    rows("core/sums.json", "sums_over_blocks_in_parts_of_any_size"),
 )
 @pytest.mark.parametrize("which", ["both", "cosine", "neither"])
 def test_sums_over_blocks_in_parts_of_any_size(budget, positions, frequencies, cosine, which, monkeypatch, rng):
