@@ -6,7 +6,7 @@ from dataclasses import replace
 import mpmath as mp
 import numpy as np
 import pytest
-from conftest import library
+from conftest import library, rows
 from scipy import special
 
 import rfrope
@@ -112,15 +112,7 @@ def test_gradients_through_the_module_are_those_of_mpmath(text):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"kernel": "gaussian", "heads": 3, "ladder": (2.0, 8.0)},
-        {"kernel": ["matern(nu=0.7, scale=3)", "matern(nu=2.7, scale=5)"], "heads": 2, "design": "quantile"},
-        {"kernel": "matern(nu=0.7, scale=(3, 9), ndim=2)", "heads": 2},
-        {"kernel": "spectral_mixture(weights=(0.5, 0.5), means=((0.1, 0.3), (0.2, 0)), scales=(0.4, (1, 2)), ndim=2)"},
-        {"kernel": "axes(gaussian(scale=4), rational_quadratic)", "design": "halton"},
-        {"kernel": "(gaussian(scale=(3, 4), ndim=2)).warp([[1, 2], [0, 1]])", "design": "iid"},
-        {"kernel": "cauchy", "polar": True, "design": "shifted"},
-    ],
+    rows("designs/learning.json", "frequencies_are_those_of_the_rope_and_move_with_each_parameter"),
     ids=lambda options: str(options["kernel"])[:24],
 )
 def test_frequencies_are_those_of_the_rope_and_move_with_each_parameter(options):

@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 from campaign import campaign, wide
-from conftest import benchmark
+from conftest import benchmark, rows
 
 import rfrope
 from rfrope import analysis, kernels, sample
@@ -46,11 +46,7 @@ def test_random_starts_of_the_table_are_reproduced():
 @campaign
 @pytest.mark.parametrize(
     ("text", "max_lag", "least"),
-    [
-        ("gaussian(scale=32)", 256, 0.02842),  # of 200 random starts; a single descent from the quantiles: 0.02861
-        ("exponential(scale=48)", 512, 0.07383),  # 0.126
-        ("power_exponential(exponent=1.5, scale=32)", 256, 0.05328),  # 0.0825
-    ],
+    rows("designs/optimising.json", "small_sets_are_the_best"),
 )
 def test_small_sets_are_the_best(text, max_lag, least):
     assert optimise(text, 8, max_lag=max_lag).source.error["rms"] < 1.001 * least
@@ -73,13 +69,7 @@ def test_laws_of_one_frequency_are_met_exactly(text):
 @campaign
 @pytest.mark.parametrize(
     ("text", "n", "max_lag"),
-    [
-        ("gaussian(scale=32)", 32, 128),
-        ("exponential(scale=8)", 12, 60),
-        ("log_uniform(low=0.01, high=1)", 1, 50),
-        ("gaussian(scale=4, ndim=2)", 8, (8, 5)),
-        ("matern(scale=3, ndim=3)", 4, 3),
-    ],
+    rows("designs/optimising.json", "a_fit_reaches_what_it_says_and_no_less_than_its_start"),
 )
 def test_a_fit_reaches_what_it_says_and_no_less_than_its_start(text, n, max_lag):
     kernel = kernels.parse(text)

@@ -11,7 +11,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from campaign import HANGS, campaign, sparse
-from conftest import benchmark
+from conftest import benchmark, rows
 from problems import Z_BOUND
 
 import rfrope
@@ -232,13 +232,9 @@ def test_trials_are_the_heads_of_sample_and_chunks_do_not_matter():
 
 # -- whole designs -----------------------------------------------------------------------------------------------------
 
-GAINS = {  # root mean square of independent draws over that of each design, at 64 blocks; least of them
-    "gaussian(scale=32)": (7, 9, 12, 40),
-    "exponential(scale=48)": (2.6, 2.9, 3.5, 6),
-    "power_exponential(exponent=1.5, scale=32)": (3.3, 3.8, 5, 8),
-    "log_uniform(low=0.05, high=0.5)": (2.6, 12, 14, 40),
-    "spectral_mixture(weights=(0.75, 0.25), means=(0.01, 0.2), scales=(0.04, 0.02))": (4, 6, 9, 20),
-}
+GAINS = rows(
+    "designs/sampling.json", "gains"
+)  # root mean square of independent draws over that of each design, at 64 blocks; least of them
 
 
 @campaign

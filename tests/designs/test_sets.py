@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from campaign import campaign, sparse
+from conftest import rows
 from problems import KERNELS, Z_BOUND
 
 import rfrope
@@ -266,12 +267,9 @@ def test_quantiles_of_sums_and_mixtures():
 # -- at every lag, against independent draws ---------------------------------------------------------------------------
 
 
-RESONANT = (  # kernels whose blocks all come back together where candidates are one shifted lattice, and a lag of 64
-    ("sinc(bandwidth=0.3) * sinc(bandwidth=1)", 346),
-    ("sinc(bandwidth=1) * sinc(bandwidth=1)", 2850),
-    ("gaussian(scale=4) * sinc(bandwidth=1)", 399),
-    ("exponential(scale=8) * sinc(bandwidth=1)", 366),
-)
+RESONANT = rows(
+    "designs/sets.json", "resonant"
+)  # kernels whose blocks all come back together where candidates are one shifted lattice, and a lag of 64
 
 
 def variance_ratios(kernel: Kernel, design: str, n: int, n_sets: int, max_lag: int = 3000) -> np.ndarray:

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from campaign import sparse
+from conftest import rows
 from problems import Z_BOUND
 from scipy import stats
 from tones import Tones, enumerate_scores
@@ -39,14 +40,7 @@ def test_moments_are_those_of_every_outcome_enumerated(law, lags, pairing):
 
 
 # kernel, scales, half-width and cells of the midpoint rule (frequencies times scale), tolerance set by the tail cut off
-DENSITIES = [
-    ("gaussian(scale=32)", (32.0,), 10.0, 20_000, 1e-11),
-    ("cauchy(scale=24)", (24.0,), 45.0, 1_000_000, 1e-8),
-    ("sinc(bandwidth=0.1)", (10.0,), 1.0, 100_000, 1e-8),
-    ("matern(nu=2.3, scale=16)", (16.0,), 1000.0, 200_000, 1e-10),
-    ("gaussian(scale=(3, 5), ndim=2)", (3.0, 5.0), 9.0, 400, 1e-7),
-    ("matern(nu=2.5, scale=4, ndim=2)", (4.0, 4.0), 60.0, 900, 1e-7),
-]
+DENSITIES = rows("moments/scores.json", "densities")
 
 
 @pytest.mark.parametrize(("text", "scales", "width", "cells", "tolerance"), DENSITIES, ids=[d[0] for d in DENSITIES])
