@@ -126,6 +126,35 @@ def _prompt(heads: int, shared: int, tokens: int) -> tuple[Any, Any, Any]:
     return rfrope.layers.torch.RotaryEmbedding(rfrope.geometric(BLOCKS)), q, k
 
 
+# -- a learned kernel --------------------------------------------------------------------------------------------------
+
+
+def learned_kernels() -> list[Entry]:
+    """Forward and backward of q and k (1, 8, 1024, 128), whose parameters change between calls."""
+    import torch
+
+    q, k, *gradients = (features(1024, 8, torch.float32, seed) for seed in range(4))
+    q, k = q.requires_grad_(), k.requires_grad_()
+
+    def trained(rope: Any, learnable: str) -> Callable[[], Any]:
+        rotary = rfrope.layers.torch.RotaryEmbedding(rope, learnable)
+
+        def both() -> None:
+            q.grad = k.grad = None
+            with torch.no_grad():
+                for parameter in rotary.parameters():
+                    parameter.mul_(1.0 + 1e-9).grad = None
+            torch.autograd.backward(list(rotary(q, k)), gradients)
+
+        return both
+
+    texts = ("gaussian(scale=64)", "matern(nu=1.5, scale=64)", "rational_quadratic(alpha=1.5, scale=64)")
+    ropes = {text: rfrope.design(text, head_dim=WIDTH, context=1024, rng=0) for text in texts}
+    ropes |= {"log_uniform, of RoPE's base": rfrope.Rope(rfrope.geometric(BLOCKS))}
+    free = Entry("frequencies learned", trained(ropes[texts[0]], "frequencies"))
+    return [free, *(Entry(name, trained(rope, "kernel")) for name, rope in ropes.items())]
+
+
 # -- polar features ----------------------------------------------------------------------------------------------------
 
 
@@ -351,6 +380,7 @@ JOBS: dict[str, Callable[[], list[Entry]]] = {
     "backward alone, (1, 32, 4096, 128) float32": backwards,
     "prompt of 2048 tokens, 16 heads and 1 of 128, float32": lambda: prompt(16, 1, 2048),
     "prompt of 4096 tokens, 32 and 32 heads of 128, float32": lambda: prompt(32, 32, 4096),
+    "kernel is learned, forward and backward, q and k (1, 8, 1024, 128) float32": learned_kernels,
     "polar features, forward and backward, q and k (1, 32, 4096, 64) float32": lambda: polar("float32"),
     "polar features, forward and backward, q and k (1, 32, 4096, 64) bfloat16": lambda: polar("bfloat16"),
     "polar features of NumPy, (1, 32, 4096, 64) float32, beside a copy of the result": lambda: polar_of_numpy(

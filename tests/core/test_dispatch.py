@@ -160,7 +160,7 @@ def test_without_cupy_or_its_backend_there_is_none_for_cuda(monkeypatch, missing
     assert looked_up("cuda") is None
 
 
-def a_cupy(monkeypatch, *, capability=(9, 0), devices=1, compiler=True):
+def a_cupy(monkeypatch, *, capability=(9, 0), devices=1, compiler=12):
     """Put a CuPy in place that has some devices, and forget what was found out before."""
 
     def count():
@@ -175,7 +175,7 @@ def a_cupy(monkeypatch, *, capability=(9, 0), devices=1, compiler=True):
     cupy, nvrtc = types.ModuleType("cupy"), types.ModuleType("nvrtc")
     cupy.cuda = types.SimpleNamespace(runtime=runtime)
     if compiler:
-        nvrtc.getVersion = lambda: (12, 9)
+        nvrtc.getVersion = lambda: (compiler, 0)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.nvrtc", nvrtc)
     for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs"):

@@ -27,7 +27,7 @@ from rfrope._core.array import Array
 
 # As the kernels expect: templates, and no multiply-add but where fma() asks for one. CuPy adds the architecture.
 OPTIONS = ("--std=c++17", "--fmad=false")
-_OLDEST = 70  # Volta: __grid_constant__
+_OLDEST = {12: 70, 13: 75}  # by NVRTC: Volta, which has __grid_constant__, and Turing
 _INCLUDE = '#include "common.cuh"'
 _TOOLKIT = (("nvidia.cuda_runtime", "libcudart.so.12"), ("nvidia.cufft", "libcufft.so.11"))
 _MOST_CACHED, _MOST_BYTES = 1024, 2**26
@@ -64,11 +64,11 @@ def check() -> None:
         runtime = cupy.cuda.runtime
         found = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
         oldest = min(10 * one["major"] + one["minor"] for one in found)
-        importlib.import_module("cupy_backends.cuda.libs.nvrtc").getVersion()
+        toolkit, _ = importlib.import_module("cupy_backends.cuda.libs.nvrtc").getVersion()
     except Exception as error:  # from CUDA's runtime, or from the loader
         raise ImportError(f"{type(error).__name__}: {error}") from error
-    if oldest < _OLDEST:
-        raise ImportError(f"compute capability {oldest / 10}; the kernels need {_OLDEST / 10} on every device")
+    if oldest < (needed := _OLDEST[max(12, min(toolkit, 13))]):
+        raise ImportError(f"compute capability {oldest / 10}; CUDA {toolkit} needs {needed / 10} on every device")
 
 
 @contextlib.contextmanager
