@@ -97,6 +97,7 @@ def by_functions(module: Any, q: Any, k: Any, at: np.ndarray) -> list[Any]:
     if module.kernel is not None:
         law = rfrope.designs.learned_kernel(start)
         omega = law.frequencies({name: getattr(module, name) for name in law.parameters})
+        omega = omega + (torch.tensor(np.asarray(module.rope.frequencies)) - omega).detach()  # gradients are the law's
     omega = omega if factors is None else omega * factors.exp()
     vectors = dataclasses.replace(start, frequencies=omega, source=None).vectors
     scale = start.attention_factor * (1.0 if temperature is None else (0.5 * temperature).exp())
