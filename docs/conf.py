@@ -414,6 +414,7 @@ def mathjax_file() -> pathlib.Path:
 def setup(app: Sphinx) -> None:
     """Register what is above."""
     mathjax_file()
+    notebook.make(HERE / "learn" / "paper.rst")  # for its link
     app.add_role("linked", Linked())
     app.add_transform(DarkPictures)
     app.add_transform(PicturesFirst)

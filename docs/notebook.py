@@ -1,11 +1,13 @@
-"""A notebook whose outputs are kept with it: run without Jupyter, and shown on a page.
+"""Notebooks: one whose outputs are kept with it, run without Jupyter and shown on a page; one made from a page.
 
 python docs/notebook.py examples/smollm2.ipynb      # runs its cells, and keeps what they print and draw
+python docs/notebook.py docs/learn/paper.rst        # writes the page and its doctests beside it, as a notebook
 """
 
 from __future__ import annotations
 
 import contextlib
+import doctest
 import io
 import json
 import pathlib
@@ -95,5 +97,42 @@ def shown(path: pathlib.Path, images: pathlib.Path) -> str:
     return "\n".join(lines)
 
 
+MARKDOWN = (  # what is written otherwise in reStructuredText, and how
+    (r" *\(:download:`[^`]*`\)", ""),
+    (r":math:`([^`]*)`", r"$\1$"),
+    (r":\w+:`([^`]*)`", r"`\1`"),
+    (r"``([^`]*)``", r"`\1`"),
+    (r"^(.*)\n=+$", r"# \1"),
+    (r"^(.*)\n-+$", r"## \1"),
+)
+
+
+def from_page(text: str) -> dict[str, Any]:
+    """Return a page as a notebook without outputs: what is said before lines of code, and the lines, in two cells."""
+    cells: list[dict[str, Any]] = []
+    for part in doctest.DocTestParser().parse(text)[:-1]:  # nothing runs after the last
+        if isinstance(part, doctest.Example):
+            if cells[-1]["cell_type"] == "markdown":
+                cells.append(
+                    {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": ""}
+                )
+            cells[-1]["source"] += part.source
+            if part.exc_msg is not None:  # so that Jupyter goes on
+                cells[-1]["metadata"] = {"tags": ["raises-exception"]}
+        elif part.strip():
+            for pattern, by in MARKDOWN:
+                part = re.sub(pattern, by, part, flags=re.MULTILINE)
+            cells.append({"cell_type": "markdown", "metadata": {}, "source": part.strip()})
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    return {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 4}
+
+
+def make(page: pathlib.Path) -> None:
+    """Write the notebook of a page beside it."""
+    text = json.dumps(from_page(page.read_text("utf-8")), indent=1, ensure_ascii=False)
+    page.with_suffix(".ipynb").write_text(text + "\n", "utf-8")
+
+
 if __name__ == "__main__":
-    keep(pathlib.Path(sys.argv[1]))
+    given = pathlib.Path(sys.argv[1])
+    (make if given.suffix == ".rst" else keep)(given)

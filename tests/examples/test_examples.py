@@ -1,7 +1,5 @@
 """Examples: the short versions of what they show, and what they write."""
 
-import importlib.util
-import os
 import pathlib
 import pickle
 import re
@@ -12,7 +10,7 @@ import types
 import numpy as np
 import pytest
 from campaign import HANGS, campaign
-from packages import script_at
+from packages import installed, script_at
 
 import rfrope
 
@@ -68,12 +66,8 @@ def test_batches_on_a_cluster_give_the_same_bits_and_bound_what_is_under_way(on_
 
 @campaign
 def test_the_command_validates_on_a_cluster():
-    if importlib.util.find_spec("distributed") is None:
-        pytest.skip("distributed is not installed")
+    installed("distributed")
     command = [sys.executable, "examples/cluster.py", "--draws", "2e5", "--trials", "300"]
-    paths = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = subprocess.run(
-        command, cwd=ROOT, env=paths, capture_output=True, text=True, timeout=HANGS, check=True
-    ).stdout
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANGS, check=True).stdout
     assert "matern(nu=1.5, scale=64): passed, " in said
     assert "on 1024 cores: " in said
