@@ -69,7 +69,7 @@ class Estimate(Result):
 
     @property
     def trusted(self) -> Any:
-        """True where the moments of the draws support the standard error, found out when first read."""
+        """True if the moments of the draws support the standard error; computed on first access."""
         if isinstance(self._trusted, _Unsettled):
             object.__setattr__(self, "_trusted", self._trusted.settled())
         return self._trusted

@@ -32,7 +32,7 @@ MISSED = 0.05  # radians: what narrow positions and frequencies may miss without
 
 
 class PrecisionWarning(UserWarning):
-    """Numbers came in a type that is too narrow for what they are used for."""
+    """Positions or frequencies have a dtype too narrow for their phases."""
 
 
 class Angles(NamedTuple):
@@ -419,8 +419,8 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
     rounded = type(frequencies) is not np.ndarray and array.library(frequencies).rounds_frequencies
     if rounded and array.dtype_name(frequencies) == "float32":
         _warn(
-            f"frequencies is an array of {array.name_of(xp)} in float32, which moves phases by up to 6e-8 of them: "
-            "8e-3 radians at position 131071; expected a Rope, a NumPy array or a list, which keep float64"
+            f"frequencies is an array of {array.name_of(xp)} in float32, which changes phases by up to 6e-8 of their "
+            "size: 8e-3 radians at position 131071; expected a Rope, a NumPy array or a list, which keep float64"
         )
     if getattr(frequencies.dtype, "itemsize", 2) != 2 or array.dtype_name(frequencies) not in _NARROW:
         return
@@ -432,8 +432,8 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
     if missed > MISSED:
         _warn(
             f"frequencies has dtype {array.dtype_name(frequencies)}: at {name} up to {float(np.max(places)):g} phases "
-            f"may miss by {missed:.2g} radians; expected float32 or float64 frequencies: keep them out of casts such "
-            "as .bfloat16() or .half(), or make them anew"
+            f"may be off by {missed:.2g} radians; expected float32 or float64 frequencies: keep them out of casts such "
+            "as .bfloat16() or .half(), or create them again"
         )
 
 
@@ -455,7 +455,7 @@ def warn_of_narrow_positions(positions: Array, frequencies: Array, name: str) ->
     largest = math.inf if host is None else float(np.max(np.abs(host), initial=0.0))
     if kind != "float32" if host is None else last < largest < math.inf:
         _warn(
-            f"{name} has dtype {kind}, which lacks whole numbers above {last:.8g}: tokens there may turn by the "
+            f"{name} has dtype {kind}, which skips whole numbers above {last:.8g}: tokens there may get the "
             f"positions of others; expected integers, or {wider}"
         )
     elif host is not None and array.library(frequencies).is_readable(frequencies) and 0 not in frequencies.shape:
@@ -465,7 +465,7 @@ def warn_of_narrow_positions(positions: Array, frequencies: Array, name: str) ->
         fractions = host[host % 1.0 != 0.0] if missed > MISSED else host[:0]
         if np.any(fractions % (spacing if np.any(np.abs(fractions) < binade) else 2.0 * spacing)):
             _warn(
-                f"{name} has dtype {kind}, whose numbers are {spacing:g} apart at {largest:.8g}: phases may miss by "
+                f"{name} has dtype {kind}, whose values are {spacing:g} apart at {largest:.8g}: phases may be off by "
                 f"{missed:.2g} radians; expected {wider} for fractions there"
             )
 

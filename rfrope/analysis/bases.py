@@ -79,14 +79,14 @@ class BaseForContext(Result):
             [
                 f"Bases for a context of {self.context} positions with {self.n_blocks} blocks (head width "
                 f"{2 * self.n_blocks}).",
-                "A base holds if the mean over the blocks of cos(lag * frequency) is nowhere negative inside the",
-                "context; where it is negative, similar tokens at that distance score less than others.",
-                f"  integral rule      {_text(self.integral_rule)}, for infinitely many blocks: it does not decide",
+                "A base holds if the mean over the blocks of cos(lag * frequency) is never negative in the context;",
+                "at lags where it is negative, similar tokens score less than others.",
+                f"  integral rule      {_text(self.integral_rule)}, for infinitely many blocks: a guide only",
                 f"  smallest found     {_text(self.smallest)}",
                 f"  all hold from      {_text(self.always_above)} (the largest base tested is {_text(high)})",
                 *(f"  hold               {_text(low)} to {_text(high)}" for low, high in self.islands[:_SHOWN]),
                 *([f"                     and {more} more ranges"] if more > 0 else []),
-                f"  looked at          {n} bases from {_text(low)} to {_text(high)}, at equal ratios, and all between "
+                f"  tested             {n} bases from {_text(low)} to {_text(high)}, in equal ratios, and all between "
                 "ranges;",
                 "                     narrower gaps inside a range may be missed (ends and ranges are exact to 1e-6)",
             ]

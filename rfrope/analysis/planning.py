@@ -41,11 +41,11 @@ _PERPLEXITY = {  # SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 
 }
 _EVIDENCE = (
     "Methods are ordered by perplexity, measured for one model at twice its context, without training.",
-    "The other columns are geometry: angles, and the mean score of equal content.",
+    "The other columns describe geometry: angles, and the mean score of equal content.",
 )
 _NOT_ADVISED = (
-    "It is not the recommended config: it is optimised for the geometry alone, and where perplexity was measured,\n"
-    "yarn, ntk and llama3 had a lower one."
+    "It is not the recommended config: it is optimised for geometry alone, and the measured perplexities of yarn,\n"
+    "ntk and llama3 were lower."
 )
 _NOTES = """\
 perplexity: of SmolLM2-135M-Instruct beyond its 8192 positions, on texts of 16384 tokens; not of this model.
@@ -220,7 +220,7 @@ class Plan(Result):
         if self.stretched is None:
             steps = self.method(_AS_IT_IS).rope.source.scaled_by
             names = ", then ".join(str(step["scheme"]) for step in steps if step.get("factor") != 1.0)
-            told = f"The frequencies were already scaled by {names}; the plan takes them as the trained ones."
+            told = f"The frequencies were already scaled by {names}; the plan takes them as trained."
             return [*caution, told] if names else caution
         enough = f"It reaches the requested {self.context} positions unchanged."
         return [
@@ -231,7 +231,7 @@ class Plan(Result):
         ]
 
     def report(self) -> Report:
-        """Return where the plan starts, the measures of each method, and what they are worth."""
+        """Return the start of the plan, the measures of each method, and notes on them."""
         kept = f"blocks of {KEPT_TURNS:.0f} turns or more stay"
         lines = [f"optimised: divisors from 1 to {self._factor}, none above that of a slower block; {kept}."]
         lines.append(_NOT_ADVISED)

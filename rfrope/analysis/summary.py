@@ -150,7 +150,7 @@ class Summary(Result):
         return self.head_dim if self.polar else (self.head_dim + 1) // 2
 
     def report(self) -> Report:
-        """Return what a head is, in short, and of each axis its blocks, scores by distance, base and kernel."""
+        """Return the width of a head, a summary, and for each axis its blocks, scores by distance, base and kernel."""
         rotated, name = (1 if self.polar else 2) * self.n_blocks, f"{self.name}: " if self.name else ""
         kind = "magnitudes" if self.polar else "features"
         partial = rotated < self.head_dim
@@ -160,12 +160,12 @@ class Summary(Result):
             f"{' x '.join(map(str, np.atleast_1d(self.context)))} positions."
         ]
         if partial:
-            lines.append("The other features are not rotated; below they count as blocks of frequency 0.")
+            lines.append("The other features are not rotated, and count below as blocks of frequency 0.")
         if self.attention_factor != 1.0:
             part = "the part of a score from rotated features" if partial else "every score"
             lines.append(
                 f"cos and sin are multiplied by {self.attention_factor:.6g}, so {part} by "
-                f"{self.attention_factor**2:.6g}; the scores below are without it."
+                f"{self.attention_factor**2:.6g}; the scores below leave this out."
             )
         several = len(self.axes) > 1
         short = [
@@ -336,7 +336,7 @@ def _finding(axis: AxisSummary, polar: bool) -> str:
 def _describe_axis(axis: AxisSummary, summary: Summary) -> Iterator[Part]:
     """Yield tables on one axis."""
     if not axis.n_turning:
-        yield Words(["No block turns: positions are not seen at all on this axis."])
+        yield Words(["No block turns: this axis does not change scores."])
         return
     longest = f"{axis.longest:.4g}" if axis.longest < 1e4 or axis.longest >= 1e12 else f"{axis.longest:.0f}"
     rows = [
@@ -345,7 +345,7 @@ def _describe_axis(axis: AxisSummary, summary: Summary) -> Iterator[Part]:
         ("complete no turn", f"{axis.n_dead} within the context, {axis.n_still} not even a quarter of one"),
     ]
     if axis.shortest < 2.0:
-        rows.append(("some", "over half a turn between neighbours: for coordinates from -1 to 1 this says nothing"))
+        rows.append(("some", "over half a turn between neighbours (expected for coordinates from -1 to 1)"))
     yield Table(rows, f"Blocks ({'one magnitude' if summary.polar else 'two features'} each)", head=False)
     cells = [(str(lag), f"{value:.3f}") for lag, value in axis.curve]
     width = WIDTH.get()
@@ -360,15 +360,15 @@ def _describe_axis(axis: AxisSummary, summary: Summary) -> Iterator[Part]:
     rows.append(("lowest", f"{axis.lowest:.3f}, at distance {axis.lowest_lag}"))
     if axis.found_less is not None and summary.head_dim >= 2 * _NORMAL:
         share = f"{100.0 * axis.found_less:.0f} %"
-        rows.append(("", f"(there {share} of tokens score less with equal content than with random)"))
+        rows.append(("", f"(there {share} of tokens score less with equal content than with random content)"))
     rows.append((f"{_HIGH} or more again", _first(axis.aliasing_distance)))
     if summary.polar:
         rows.append(("of one pair", f"as above, standard deviation {summary.random_std:.3f} at most (random contents)"))
     else:
-        rows.append(("of a random token", f"0 at every distance, give or take {summary.random_std:.3f}"))
+        rows.append(("of a random token", f"0 at every distance, standard deviation {summary.random_std:.3f}"))
     who = "any two tokens" if summary.polar else "equal content"
     yield Table(rows, f"Score of {who} at a distance (1 at the same place, averaged over contents)", head=False)
-    rule = f"a base of {axis.integral_rule:.6g}, by an integral: the score above is what counts"
+    rule = f"base {axis.integral_rule:.6g} or more for this context (integral); prefer the scores above"
     rows = [
         ("base", "none" if axis.base is None else f"{axis.base:.6g}, as in standard RoPE"),
         ("rule of thumb", rule),

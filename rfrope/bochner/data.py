@@ -276,8 +276,8 @@ def _correct(pieces: Pieces, r: np.ndarray, error: float) -> Pieces:
 
 def _refuse_lines(count: int, error: float) -> UndecidedError:
     return UndecidedError(
-        f"values are, to rounding, those of at most {count} spectral lines (prediction error {error:.1e}), which no "
-        "density describes",
+        f"values equal, up to rounding, those of at most {count} spectral lines (prediction error {error:.1e}), which "
+        "have no density",
         "expected ridge=1e-9 or so, to add a little white noise, or fewer values",
     )
 

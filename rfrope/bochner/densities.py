@@ -124,11 +124,11 @@ def from_density(
     count = seen.since()[0].size
     if error > _MASS:
         raise UndecidedError(
-            f"density is too rough to resolve: it integrates to {mass:.9g}, give or take {error * mass:.2g}",
-            "a function that is smooth but for some jumps, kinks and poles would be decided",
+            f"density is too rough to resolve: it integrates to {mass:.9g} ± {error * mass:.2g}",
+            "expected a function that is smooth except at some jumps, kinks and poles",
         )
     if not mass > 0.0 or (not normalise and abs(mass - 1.0) > _MASS):
-        narrow = f", or frequency=... in a band so narrow that none of {count} frequencies met it" if mass < 1.0 else ""
+        narrow = f", or frequency=... inside a narrow band that {count} frequencies missed" if mass < 1.0 else ""
         raise ValueError(
             f"density integrates to {mass:.9g}; expected 1 (normalise=True divides by the integral){narrow}"
         )

@@ -169,7 +169,7 @@ def nearest(
         return kernel, kernel.certificate.sup_error
     raise doubt or UndecidedError(
         f"phi is not positive definite, by {question.witness!r}, but where its spectrum is negative was not found",
-        "scale=... about the lag of its finest detail may help to find the closest kernel",
+        "pass scale=..., about the lag of its finest detail, to find the closest kernel",
     )
 
 
@@ -245,7 +245,7 @@ def _refuse_negative(question: _Question, spectrum: Spectrum, negative: Negative
         raise _refusal(negative.limit, witness, negative if located else None)
     if located:
         noise = question.lags.noise
-        exacter = "" if noise < _EXACT else f", and values more exact than {noise:.1g}, its errors, might decide it"
+        exacter = "" if noise < _EXACT else f", and values with errors below {noise:.1g} might decide it"
         raise UndecidedError(
             f"phi seems not to be positive definite: {negative.where}; its negative mass is {negative.mass:.3g}, but "
             "no quadratic form shows it",
@@ -300,16 +300,15 @@ def _doubt(
         return UndecidedError(
             f"the spectrum of phi has mass {mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to be "
             "seen, or its spectrum decays too slowly to be integrated",
-            f"scale=... about the lag of its finest detail may decide it; tolerance={1.01 * abs(mass - 1.0):.2g} would "
-            "accept it",
+            f"pass scale=..., the lag of its finest detail; tolerance={1.01 * abs(mass - 1.0):.2g} would accept phi",
         )
     at = int(np.argmax(error - explained))
     if error[at] <= explained[at]:
         return None
     return UndecidedError(
-        f"the law that was found differs from phi by {error[at]:.3g} at lag {x[at]:.6g}, where its table should be "
+        f"the computed law differs from phi by {error[at]:.3g} at lag {x[at]:.6g}, where its table should be "
         f"exact to {explained[at]:.1g}",
-        "phi has detail there that was not resolved: scale=... about its lag may decide it",
+        "phi has unresolved detail there: pass scale=..., about its lag",
     )
 
 

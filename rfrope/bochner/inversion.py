@@ -125,7 +125,7 @@ def _build(function: Function, edges: np.ndarray, level: Level, budget: int, *, 
     except Unresolved:
         raise UndecidedError(
             f"the spectrum is too rough to resolve: {budget} panels are not enough",
-            "a function that is smooth but for some kinks and comes to its limit sooner would be decided",
+            "expected a function that is smooth except at some kinks and reaches its limit sooner",
         ) from None
 
 
@@ -198,8 +198,8 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     strong = np.abs(found.values).ravel() >= trusted * np.repeat(noise(found.centres), found.nodes.shape[1])
     if not strong.any():
         raise UndecidedError(
-            "the spectrum of phi was not found: where it was examined, it does not exceed the errors of computation",
-            "scale=... about the lag of its finest detail may decide it, or values more exact, if phi has errors",
+            "the spectrum of phi was not found: it does not exceed the numerical error at any frequency examined",
+            "pass scale=..., about the lag of its finest detail, or more exact values if phi has errors",
         )
     last = int(np.max(np.nonzero(strong)[0]))
     panel, node = divmod(last, found.nodes.shape[1])

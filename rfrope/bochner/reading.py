@@ -193,7 +193,7 @@ def read_lags(phi: Function, measure: Measure, scale: float, overlooked: np.ndar
     else:
         raise UndecidedError(
             "phi is too rough to resolve: it is not smooth on panels to within 1e-6",
-            "a function that is smooth but for some kinks would be decided, or values on a grid (from_autocorrelation)",
+            "expected a function that is smooth except at some kinks, or values on a grid (from_autocorrelation)",
         )
     reach, taper = 2.0**reached, math.inf
     if reached < wanted:
@@ -275,7 +275,7 @@ def _find_limit(sampled: np.ndarray, scale: float) -> float:
         raise UndecidedError(
             f"phi does not settle: beyond lag {scale * 2.0 ** (_REACH - 20):.3g} it still varies by {spread:.3g}; it "
             "decays too slowly, or its law has atoms away from frequency 0 (as cos has), which no density describes",
-            "a phi that comes to its limit would be decided; mix and multiply kernels for periodic ones, or give "
+            "expected a phi that reaches a limit; for periodic ones combine kernels by mixture and product, or give "
             "values on a grid to from_autocorrelation",
         )
     return float(np.mean(sampled[-20:]))

@@ -90,7 +90,7 @@ def resolve_to_a_floor(resolve: Callable[[float], _Resolved], what: str, budget:
             return resolve(floor)
     raise UndecidedError(
         f"{what} is too rough to resolve: {budget} panels are not enough",
-        "a function that is smooth but for some jumps, kinks and poles would be decided",
+        "expected a function that is smooth except at some jumps, kinks and poles",
     )
 
 
@@ -197,10 +197,10 @@ class Certificate(Result):
             compared = f"density compared at {self.n_frequencies} frequencies"
             seen = f"{compared}: differences integrate to {self.sup_error:.2g}"
         else:
-            whole = f", all whole ones up to {self.whole_lags} among them" if self.whole_lags else ""
+            whole = f", including all whole lags up to {self.whole_lags}" if self.whole_lags else ""
             seen = f"Phi compared at {self.n_lags} lags up to {self.reach:.6g}{whole}: within {self.sup_error:.2g}"
         if math.isinf(self.unaccounted):
-            return f"{seen}; mass that was not met: unknown, as no total was given; bound: unknown"
+            return f"{seen}; missed mass: unknown, as no total was given; bound: unknown"
         bias = f"; bias: {self.bias}" if self.bias else ""
         return f"{seen}; unaccounted mass {self.unaccounted:.2g}; bound {self.bound:.2g}{bias}"
 

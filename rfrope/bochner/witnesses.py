@@ -157,9 +157,9 @@ class UndecidedError(ValueError):
     Attributes
     ----------
     reason : str
-        What remained open.
+        The open question.
     decides : str
-        What would decide it.
+        A way to decide it.
 
     See Also
     --------

@@ -240,7 +240,7 @@ def _read_design(rope: Rope, vectors: np.ndarray) -> tuple[list[Kernel], np.ndar
     points = [one for one in found if one is not None]
     if len(points) < len(laws):
         raise ValueError(
-            f"the Rope's design is {source.design!r} with seed {source.seed}, which is no set of points of "
+            f"the Rope's design is {source.design!r} with seed {source.seed}, which does not give points of "
             f"{laws[0]!r}; expected 'quantile' in one axis for a law of one column, or {', '.join(sets.POINTS)} with a "
             "seed: rfrope.design(..., design='stratified', rng=0)"
         )
@@ -266,8 +266,8 @@ def _read_ladder(vectors: np.ndarray) -> tuple[list[Kernel], np.ndarray]:
         known = np.all(low < high) and np.allclose(low * (high / low) ** place, size, rtol=1e-5, atol=0.0)
     if not known:
         raise ValueError(
-            "the Rope does not say from which kernel its frequencies came, and they are no geometric ladder from fast "
-            "to slow; expected a Rope of rfrope.design, or learnable='factors'"
+            "the Rope does not name the kernel of its frequencies, and they are not a geometric ladder from fast to "
+            "slow; expected a Rope of rfrope.design, or learnable='factors'"
         )
     ends = np.concatenate([low, high], -1).reshape(-1, 2).tolist()
     laws = [make_kernel("log_uniform", low=_round(a), high=_round(b)) for a, b in ends]

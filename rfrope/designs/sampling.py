@@ -420,7 +420,7 @@ def check_randomised(design: str, kernel: Kernel) -> str:
     record = _BY_NAME[check_design(design, kernel)]
     if record.fitted or not record.randomised:
         free = ", ".join(repr(each.name) for each in _RECORDS if each.randomised and not each.fitted)
-        why = "which is deterministic, or needs a range of lags"
+        why = "which is deterministic or fitted to a range of lags"
         raise ValueError(f"design is {show(design)}, {why}; expected 'auto' or one of {free}")
     return record.name
 

@@ -200,8 +200,8 @@ class Atlas(Result):
             f"{np.sum(self.sink.value > 0.5)} heads put more than half of their attention on the first token.",
             f"{np.sum(self.outlier)} pairs of features are outliers; "
             f"{np.sum(self.outlier & self.partial)} of them complete no turn within {self.context} positions.",
-            f"Half of the blocks stilled change a logit by {np.median(self.change.value[:, half]):.3g} (median of "
-            f"heads), {np.median(self.norm_change.value[:, half]):.3g} if chosen by norms, which is more in "
+            f"Stopping half of the blocks changes a logit by {np.median(self.change.value[:, half]):.3g} (median of "
+            f"heads), or by {np.median(self.norm_change.value[:, half]):.3g} if chosen by norms; norms are worse in "
             f"{better:.0%} of the heads.",
         ]
         return "\n".join(lines)

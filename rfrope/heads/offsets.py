@@ -476,11 +476,13 @@ def _join(
         moment = _read_inputs("second_moment", moment, (width, width), query)
         apart = np.max(np.abs(moment - np.swapaxes(moment, -1, -2)), axis=(-2, -1))
         if np.any(apart > _ROUNDED * np.max(np.abs(moment), axis=(-2, -1))):
-            raise ValueError("second_moment is not symmetric; expected E x x^T, of inputs that are alike")
+            raise ValueError("second_moment is not symmetric; expected E x x^T")
         eigenvalues = np.linalg.eigvalsh(moment)
         if np.any(eigenvalues[..., 0] < -_ROUNDED * eigenvalues[..., -1]):
             least = np.min(eigenvalues)
-            raise ValueError(f"second_moment has the eigenvalue {least:.3g}; expected E x x^T, without such")
+            raise ValueError(
+                f"second_moment has the eigenvalue {least:.3g}; expected E x x^T, which has no negative ones"
+            )
         weighted_query, weighted_key = query @ moment, key @ moment
     c = np.sum(np.conj(weighted_query) * key, axis=-1)
     energy = np.sum(np.conj(weighted_query) * query, axis=-1).real * np.sum(np.conj(weighted_key) * key, axis=-1).real

@@ -423,7 +423,7 @@ def temperature_for_mass(
         equal = steps[deficits == 0.0] + target
         raise ValueError(
             f"mass is {mass}, but keys at {len(equal)} other lags, such as {equal[-1].tolist()}, score as much as the "
-            "offset at any temperature: there all blocks make whole turns, or turns too small for float64; expected a "
+            "offset at any temperature: all blocks make whole turns there, or turns too small for float64; expected a "
             f"mass below 1/{len(equal) + 1}"
         )
     # the sharpness at which ``sum exp(-sharpness apart)``, which falls, is what is left

@@ -161,7 +161,7 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     for name in values:
         if name not in able:
             raise ValueError(
-                f"{name} of {law.name} has no transport that can be differentiated: with it frequencies jump; expected "
+                f"{name} of {law.name} has no differentiable transport: frequencies jump when it changes; expected "
                 f"{_listed(able)}, or evaluate_phi, whose gradients reach it"
             )
     host = angles.numbers_on_host(points, "points").astype(np.float64)
@@ -231,7 +231,7 @@ def warn_of_tails(law: Kernel, shape: float | None, stacklevel: int) -> None:
     if 0.0 < index <= 2.0 and (name != "exponent" or index < 2.0):
         lacking, meaning = ("mean", "do not converge") if index <= 1.0 else ("variance", "converge slowly")
         warnings.warn(
-            f"frequencies of {law.name} have tails of index {index:g}, so derivatives without {lacking}: gradients "
+            f"frequencies of {law.name} have tails of index {index:g}, so derivatives have no {lacking}: gradients "
             f"hold for these points, but estimates for the law {meaning}; expected lighter tails, or evaluate_phi",
             stacklevel=stacklevel,
         )

@@ -291,7 +291,7 @@ class Rope:
             wanted = "neither is right for it" if self.pairing is None else f"expected pairing={self.pairing!r}"
             raise ValueError(
                 f"pairing is {show(pairing)}, but the Rope's is {self.pairing!r}: {wanted}; pass rope.frequencies to "
-                "insist"
+                "override"
             )
         factor = self.attention_factor
         if scale is not None and factor != 1.0 and not (isinstance(scale, int | float) and scale == factor):
@@ -423,8 +423,8 @@ def check_head_width(name: str, width: int, rope: Rope, head_dim: int | None) ->
         return
     if last:
         raise ValueError(
-            f"this model turns the last {turning} features of a head, but of the {width} of {name} the first would "
-            f"turn; expected {name}[..., -{turning}:]"
+            f"this model turns the last {turning} features of a head, but this call would turn the first of the "
+            f"{width} of {name}; expected {name}[..., -{turning}:]"
         )
     part = "" if turning == head_dim else f", or the {turning} that turn"
     raise ValueError(

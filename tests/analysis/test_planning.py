@@ -209,7 +209,7 @@ def test_a_rope_that_was_scaled_since_is_not_what_its_config_says(scheme):
     plan = analysis.plan(rope, 16384)
     assert (plan.stretched, plan.trained_context) == (None, 4096)
     np.testing.assert_array_equal(plan.method("as it is").rope.frequencies, rope.frequencies)
-    assert re.match(r"The frequencies were already scaled by .*linear; the plan takes them as the trained", str(plan))
+    assert re.match(r"The frequencies were already scaled by .*linear; the plan takes them as trained", str(plan))
 
 
 @campaign
@@ -255,7 +255,7 @@ def test_the_text_holds_the_measures(made):
     for row, method in zip(made.table[1:], made.methods, strict=True):
         shown = (f"{method.departure:.3g}", str(len(method.unseen)), str(method.first_negative_lag or "never"))
         assert (row[0], row[2:5]) == (method.name, shown)
-    assert lines[-3].startswith("It is not the recommended config: it is optimised for the geometry alone")
+    assert lines[-3].startswith("It is not the recommended config: it is optimised for geometry alone")
     assert lines[-1].startswith("optimised against yarn: better in departure, even in unseen angles, ")
     never = str(analysis.plan(rfrope.geometric(64, base=1e9), 200, trained_context=100))
     assert "and the trained mean kernel is nowhere below 0.\n" in never

@@ -183,7 +183,7 @@ def test_numbers_on_scores_are_true_of_random_content(name):
     slack = 5.0 * np.std(own) / len(own) ** 0.5
     assert np.mean(own) == pytest.approx(axis.lowest, abs=slack)  # "averaged over contents"
     assert np.mean(other) == pytest.approx(0.0, abs=5.0 * summary.random_std / len(own) ** 0.5)  # "0 on average"
-    assert np.std(other) == pytest.approx(summary.random_std, rel=0.03)  # "give or take"
+    assert np.std(other) == pytest.approx(summary.random_std, rel=0.03)  # "standard deviation"
     assert np.mean(own < other) == pytest.approx(axis.found_less, abs=0.015)
     if axis.aliasing_distance is not None:  # positions so far apart look nearly the same
         assert np.mean(scores_of_random_tokens(omega, axis.aliasing_distance)[0]) > 0.9 - slack

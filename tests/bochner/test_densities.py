@@ -125,7 +125,7 @@ def test_a_refusal_is_true(batch):
             found = bochner.from_density(seen).certificate.mass
         except ValueError as reason:
             said = re.match(
-                r"density integrates to ([^;]+); .* band so narrow that none|density is (0) at", str(reason)
+                r"density integrates to ([^;]+); .* inside a narrow band that|density is (0) at", str(reason)
             )
             found, refused = float(said[1] or said[2]), refused + 1
         places = np.sort(np.concatenate(tried))

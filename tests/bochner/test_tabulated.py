@@ -106,7 +106,7 @@ def test_a_made_kernel_is_a_value():
 
 def test_a_certificate_says_what_was_compared_and_what_is_unknown():
     certificate = made_of("gaussian").certificate
-    words = r"at (\d+) lags up to (\S+), all .* to (\d+) .*within (\S+);.* mass (\S+); bound (\S+)"
+    words = r"at (\d+) lags up to (\S+), including all whole lags up to (\d+): within (\S+);.* mass (\S+); bound (\S+)"
     found = re.search(words, str(certificate))
     n_lags, reach, whole, within, unaccounted, bound = map(float, found.groups())
     assert (n_lags, whole) == (certificate.n_lags, 2048)

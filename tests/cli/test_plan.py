@@ -47,7 +47,7 @@ def test_a_config_that_is_stretched_already(run, says, config, key):
     assert config_in(out)[2]["rope_parameters"] == scheme | {"rope_theta": 1e4}
     assert "already stretched by yarn with factor 4" in pathlib.Path("plan.html").read_text("utf-8")
     _, out, _ = run("plan", "config.json", "--context", 2048, "--trained", 1024)
-    first = "The frequencies were already scaled by yarn; the plan takes them as the trained ones."
+    first = "The frequencies were already scaled by yarn; the plan takes them as trained."
     assert out.startswith(f"{first} From 1024 trained positions to 2048, 2 times as many. ")
     assert "--context 2048 --trained 1024 -o rope.npz" in out
 

@@ -96,7 +96,7 @@ def test_whole_floats_of_the_host_count_as_integers_without_float64(narrow, kind
     for large in (2.0**31, 2.0**40 + 1, -(2.0**33)):
         with pytest.raises(ValueError, match=r"positions is .*integers of 32 bits.*jax_enable_x64"):
             rfrope.rotate(narrow.numpy.asarray(x), kind([large, 1.0]), LINE)
-    with pytest.warns(PrecisionWarning, match="positions has dtype float32, which lacks whole numbers above 16777216"):
+    with pytest.warns(PrecisionWarning, match="positions has dtype float32, which skips whole numbers above 16777216"):
         assert np.isfinite(rfrope.rotate(narrow.numpy.asarray(x), kind([-(2.0**31), 0.5]), LINE)).all()
     lowest = rfrope.rotate(narrow.numpy.asarray(x), kind([-(2.0**31), 1.0]), LINE)
     np.testing.assert_allclose(lowest, rfrope.rotate(x.astype(float), [-(2.0**31), 1.0], LINE), atol=2e-6)

@@ -52,7 +52,7 @@ def test_frequencies_in_its_float32_are_warned_of(place):
         lambda: rfrope.Rope(narrow).rotate(mx.array(X), mx.array(AT)),
     ):
         with pytest.warns(
-            PrecisionWarning, match="frequencies is an array of mlx in float32, which moves phases"
+            PrecisionWarning, match="frequencies is an array of mlx in float32, which changes phases"
         ) as seen:
             call()
         assert seen[0].filename == __file__

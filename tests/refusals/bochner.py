@@ -53,7 +53,7 @@ ROWS = [
     (lambda: from_density(lambda w: np.exp(-np.abs(w))), ValueError,
      "integrates to 2; expected 1 (normalise=True divides by the integral)"),
     (lambda: from_density(lambda w: np.where(np.abs(w) < 1.0, np.abs(w) ** -0.99, 0.0), normalise=True),
-     UndecidedError, ("too rough to resolve: it integrates to ", ", give or take")),
+     UndecidedError, ("too rough to resolve: it integrates to ", " ± ")),
     (lambda: from_autocorrelation(np.cos(0.7 * np.arange(3.0))), UndecidedError,
      ("at most ", " spectral lines ", " ridge=1e-9")),
     *(

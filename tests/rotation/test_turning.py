@@ -178,7 +178,7 @@ def test_from_where_on_frequencies_of_16_bits_warn(dtype, bits, sign):
     x = torch.ones(2, 4)
     for omega in (narrow, -narrow):
         rfrope.rotate(x, torch.tensor([0, sign * last]), omega)
-        with pytest.warns(UserWarning, match=f"at positions up to {last + 1} phases may miss by 0.05"):
+        with pytest.warns(UserWarning, match=f"at positions up to {last + 1} phases may be off by 0.05"):
             rfrope.rotate(x, torch.tensor([0, sign * (last + 1)]), omega)
     for rows, blocks in ((0, 2), (3, 0)):  # nothing warns of nothing
         empty = rfrope.rotate(torch.ones(rows, 4), torch.arange(1000, 1000 + rows), narrow[:blocks])
