@@ -146,6 +146,7 @@ CASES = {
     "an offset of 33 bits": lambda: case(offset=2**32),
     "a tensor for an offset": lambda: case(offset=at(4)),
     "two tokens": lambda: case(lambda q, k: features(2)),
+    "two sequences": lambda: case(lambda q, k: (q.repeat(2, 1, 1, 1), k.repeat(2, 1, 1, 1))),
     "other heads of keys": lambda: case(lambda q, k: (q, features(heads=(4, 4))[1])),
     "another dtype": lambda: case(lambda q, k: features(dtype=torch.float16)),
     "another dtype of keys": lambda: case(lambda q, k: (q, k.half())),

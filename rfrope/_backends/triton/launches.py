@@ -308,9 +308,8 @@ class Repeat:
         """Return results in new memory, or None where something has changed or sees operators."""
         if not (abs(offset) < 2**31 if positions is None else offset == 0):
             return None
-        if not all(map(_lies_like, (q, k, positions), self._layouts)) or _sees_operators():
-            return None
-        if self._current_device() != q.get_device():
+        current = self._current_device()
+        if not all(map(_lies_like, (q, k, positions), self._layouts, (current,) * 3)) or _sees_operators():
             return None
         y, z = room(q, self._widths[0]), room(k, self._widths[1])
         self._run(q, y, None, k, z, None, positions, *self._fixed, offset, *self._tail)
@@ -320,8 +319,8 @@ class Repeat:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # other classes may watch what is done to them
 
 
-def _lies_like(x: Any, layout: Any) -> bool:
-    """Return whether it is a tensor of a layout without a gradient, or None twice.
+def _lies_like(x: Any, layout: Any, current: Any) -> bool:
+    """Return whether it is a tensor of a layout, on the current device and without a gradient, or None twice.
 
     The keys of its operators say the kind of device, and whether it is strided, negated or mapped.
     """
@@ -330,7 +329,7 @@ def _lies_like(x: Any, layout: Any) -> bool:
     keys, dtype, device, shape, strides = layout
     if type(x) not in _PLAIN or _keys(x).raw_repr() != keys or x.dtype is not dtype:
         return False
-    if x.get_device() != device or x.shape != shape or x.stride() != strides or x.data_ptr() % 16:
+    if not x.get_device() == device == current or x.shape != shape or x.stride() != strides or x.data_ptr() % 16:
         return False
     return not (x.requires_grad and torch.is_grad_enabled())
 
