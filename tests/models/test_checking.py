@@ -197,7 +197,10 @@ MISTAKES = {None: "right", pair_neighbours: "wrong: layers.0.self_attn", drop_th
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme["rope_type"])
 def test_what_a_running_model_does_is_seen_and_it_stays_as_it_was(monkeypatch, scheme, mistake):
-    """Its buffers are right; its rotation function pairs otherwise, or its forward drops the attention factor."""
+    """Its buffers are right; its rotation function pairs otherwise, or its forward drops the attention factor.
+
+    Nothing is compiled for it, though one model is marked to be, itself, in place and by layers.
+    """
     tiny = pytest.importorskip("tiny_models")
     modeling = tiny.transformers.models.llama.modeling_llama
     sizes = tiny.SIZES | {"head_dim": 16, "max_position_embeddings": 1024}
@@ -206,7 +209,12 @@ def test_what_a_running_model_does_is_seen_and_it_stays_as_it_was(monkeypatch, s
     before = {name: (buffer, buffer.clone()) for name, buffer in model.rotary_emb.named_buffers()}
     if mistake is not None:
         mistake(monkeypatch, modeling)
-    found = check(model)
+    checked = model
+    if scheme is SCHEMES[0]:
+        for part in (model, *model.layers):
+            part.compile(backend=lambda *_: pytest.fail("it is compiled"))
+        checked = pytest.importorskip("torch").compile(model, backend="eager")
+    found = check(checked)
     is_harmless = mistake is drop_the_factor and scheme["rope_type"] == "dynamic"
     assert found.verdict.startswith("right" if is_harmless else MISTAKES[mistake]), found
     assert "not checked" not in str(found)

@@ -229,6 +229,8 @@ class ModelLayers:
         at = at.movedim(-1, 0) if self.axes > 1 else at[..., 0]
         ids = torch.zeros(positions.shape[:2], dtype=torch.int64, device=device)
         with ExitStack() as undo, torch.no_grad():
+            if libraries.imported("torch._dynamo") and hasattr(torch.compiler, "set_stance"):  # since PyTorch 2.6
+                undo.enter_context(torch.compiler.set_stance("force_eager"))  # parts may be compiled
             self._watch(undo)
             undo.callback(self.model.train, was_training)
             self.model.eval()
