@@ -302,6 +302,9 @@ class SGLang(Packaged):
         values = {name: int(name.endswith("_size")) for name in names}
         context.get_parallel()._overrides.update(values)
         self.rotary = importlib.import_module("sglang.srt.layers.rotary_embedding.factory")
+        # on the host, latent attention as with a device: a host's own way makes DeepSeek's YaRN alone
+        self.rotary.get_rope_cpu = lambda *given: self.rotary.get_rope(*given[:-1])
+        importlib.import_module("sglang.srt.layers.rotary_embedding.rope_variant").get_device = lambda: "cpu"
         self.models = importlib.import_module("sglang.srt.models.registry").ModelRegistry
         self.count = 0
         self.read = importlib.import_module("sglang.srt.utils.hf_transformers_utils").get_config
@@ -418,7 +421,8 @@ class MLXLM(Packaged):
 
         mx.fast.rope = recorded
         try:
-            rotary(mx.ones((1, 1, 1, 512)), offset=length - 1)
+            held = getattr(rotary, "_freqs", None)  # DeepSeek V2's class turns all that it is given
+            rotary(mx.ones((1, 1, 1, 512 if held is None else 2 * held.size)), offset=length - 1)
         finally:
             mx.fast.rope = real
         if not said:

@@ -49,7 +49,7 @@ REMOTE = {  # types with code of their own: the keys of another type, and what t
     "mimo": ("qwen2", "MiMoForCausalLM", {"num_nextn_predict_layers": 1}),
     "exaone": ("llama", "ExaoneForCausalLM", {"activation_function": "silu", "layer_norm_epsilon": 1e-6}),
 }
-_ATTENTIVE = {"layer_types": ["linear_attention", "full_attention"] * 3}
+_ATTENTIVE = {"layer_types": ["linear_attention", "full_attention"] * 3, "full_attention_interval": 2}
 _LFM = {"block_dim": 128, "block_ff_dim": 64, "block_multiple_of": 8, "block_ffn_dim_multiplier": 1.0}
 _LFM |= {
     "block_auto_adjust_ff_dim": False,
@@ -59,12 +59,17 @@ _LFM |= {
     "full_attn_idxs": [1, 3],
 }
 _HYBRID = {"layer_types": ["mamba", "attention"] * 3, "mamba_n_heads": 8, "mamba_d_head": 32}
+_IN_TURN = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]}
+_IN_TURN |= {"mrope_interleaved": True}
 _AXES = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [6, 5, 5]}
 OWN: dict[str, dict[str, Any]] = {  # what a class wants, or what its published configs have beside the class's fields
     "afmoe": {"score_func": "sigmoid", "head_dim": 32},
     "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
     "bamba": {"mamba_n_heads": 8, "attn_layer_indices": [1, 3, 5]},
+    "deepseek_v2": {"moe_layer_freq": 1, "topk_method": "greedy", "scoring_func": "softmax"},
+    "deepseek_v3": {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
     "dbrx": {"attn_config": {"kv_n_heads": 4, "clip_qkv": 8.0, "rope_theta": 10000.0}, "d_model": 128, "n_heads": 4},
+    "dots1": {"norm_topk_prob": True},
     "exaone4": {"head_dim": 32, "sliding_window": 64, "sliding_window_pattern": "LLLG"},
     "falcon": {"new_decoder_architecture": False, "alibi": False, "multi_query": False},
     "falcon_h1": {"mamba_d_ssm": 128, "mamba_n_heads": 4},
@@ -83,9 +88,9 @@ OWN: dict[str, dict[str, Any]] = {  # what a class wants, or what its published 
     "minimax_m2": {"shared_intermediate_size": 0, "rotary_dim": 16, "scoring_func": "sigmoid"},
     "mimo_v2_flash": {"hybrid_layer_pattern": [1, 0] * 3, "moe_layer_freq": [0] * 6},
     "phi": {"partial_rotary_factor": 0.5},
-    "qwen3_5_moe_text": _ATTENTIVE,
-    "qwen3_5_text": _ATTENTIVE,
-    "qwen3_moe": {"num_experts": 2, "head_dim": 32},
+    **{f"qwen3_5{one}": {"text_config": {"rope_parameters": _IN_TURN}} for one in ("", "_moe")},
+    **{f"qwen3_5{one}_text": _ATTENTIVE | {"rope_parameters": _IN_TURN} for one in ("", "_moe")},
+    "qwen3_moe": {"num_experts": 2, "head_dim": 32, "norm_topk_prob": True},
     "qwen3_next": {"partial_rotary_factor": 0.25} | _ATTENTIVE,
     "smollm3": {"no_rope_layers": [1, 1, 1, 0, 1, 1]},
     "solar_open": {"intermediate_size": 64, "first_k_dense_replace": 1, "partial_rotary_factor": 1.0, "head_dim": 32},
