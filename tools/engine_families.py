@@ -20,14 +20,8 @@ SIZES |= {"n_routed_experts": 2, "num_experts_per_tok": 1, "moe_num_experts": 2,
 SIZES |= {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "n_group": 1, "topk_group": 1}
 SIZES |= {"first_k_dense_replace": 1, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 32}
 SIZES |= {"qk_nope_head_dim": 16, "v_head_dim": 16, "linear_num_value_heads": 4, "linear_num_key_heads": 4}
-SIZES |= {
-    "global_head_dim": 64,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "mamba_d_state": 16,
-    "mamba_d_head": 32,
-}
-SIZES |= {"mamba_n_heads": 8, "mamba_expand": 2, "use_cache": False}
+SIZES |= {"global_head_dim": 64, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "mamba_d_state": 16}
+SIZES |= {"mamba_d_head": 32, "mamba_n_heads": 8, "mamba_expand": 2, "use_cache": False}
 TEXTS = """
     llama mistral mixtral ministral ministral3 qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next qwen3_5_text
     qwen3_5_moe_text gemma gemma2 gemma3_text gemma4_text phi phi3 phimoe deepseek_v2 deepseek_v3 glm glm4 glm4_moe
@@ -51,13 +45,8 @@ REMOTE = {  # types with code of their own: the keys of another type, and what t
 }
 _ATTENTIVE = {"layer_types": ["linear_attention", "full_attention"] * 3, "full_attention_interval": 2}
 _LFM = {"block_dim": 128, "block_ff_dim": 64, "block_multiple_of": 8, "block_ffn_dim_multiplier": 1.0}
-_LFM |= {
-    "block_auto_adjust_ff_dim": False,
-    "norm_eps": 1e-5,
-    "conv_bias": False,
-    "conv_L_cache": 3,
-    "full_attn_idxs": [1, 3],
-}
+_LFM |= {"block_auto_adjust_ff_dim": False, "norm_eps": 1e-5, "conv_bias": False, "conv_L_cache": 3}
+_LFM |= {"full_attn_idxs": [1, 3]}
 _HYBRID = {"layer_types": ["mamba", "attention"] * 3, "mamba_n_heads": 8, "mamba_d_head": 32}
 _IN_TURN = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]}
 _IN_TURN |= {"mrope_interleaved": True}

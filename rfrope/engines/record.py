@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -145,6 +145,8 @@ class Reading:
         Model types whose code was read, for which the rule holds; empty for all that `rfrope.from_config` knows.
     layered : tuple of str
         Of these, model types with a RoPE for each kind of layer, found by the rule in the config's ``kind``.
+    failed : dict
+        Errors with which a tiny model of other types could not be observed.
 
     See Also
     --------
@@ -163,6 +165,7 @@ class Reading:
     rule: Callable[[ConfigRope], EngineRope]
     model_types: tuple[str, ...] = ()
     layered: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 # -- an engine that is given frequencies -------------------------------------------------------------------------------

@@ -338,7 +338,9 @@ def _run_rule(reading: Reading, config: ConfigRope) -> EngineRope | RefusedError
     if config.scheme == "axial" or not isinstance(config.rope.context, int):
         return UnknownError("the config gives no max_position_embeddings for it")
     if types and config.model_type not in types:
-        return UnknownError(f"its code for model type {show(config.model_type)} was not read")
+        said = reading.failed.get(config.model_type)
+        why = f"could not be observed: {said}" if said else "was not read"
+        return UnknownError(f"its code for model type {show(config.model_type)} {why}")
     try:
         return reading.rule(config)
     except (RefusedError, UnknownError) as reason:

@@ -84,7 +84,8 @@ class LayerKind(Result):
             return f"no RoPE{seen}" if self.has_keys else "no attention"
         held = self.rope.source.rope_parameters
         base = f", base {held['rope_theta']:g}" if "rope_theta" in held else ""
-        width = f"{self.rope.rotary_dim} of {self.rope.head_dim} features"
+        last = "the last " if self.rope.source.model.turns_last else ""
+        width = f"{last}{self.rope.rotary_dim} of {self.rope.qk_head_dim} features"
         return printable(f"{held.get('rope_type', 'a Rope')}{base}, {width}{seen}")
 
 

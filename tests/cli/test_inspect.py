@@ -72,6 +72,7 @@ def test_partial_rotary_is_read_as_the_whole_head(run, config):
     latent = {"model_type": "deepseek_v3", "qk_rope_head_dim": 8, "qk_nope_head_dim": 24, "rope_theta": 1e4}
     path = config("latent.json", latent | {"max_position_embeddings": 512})
     assert "4 frequencies for 8 of the 32 features of a head" in run("inspect", path)[1]
+    assert "base 10000, the last 8 of 32 features, pairs interleaved" in run("check", path)[1]
 
 
 def test_schemes_that_depend_on_the_length_are_read_for_the_context(run, config):

@@ -88,7 +88,7 @@ def reading(
         return replace(made, length=length, layers=None if layers is None else layers(config))
 
     about = f"tools/observe_engines.py of {held['date']}: {len(held['families'])} families, run"
-    return Reading(held["version"], (about, *sources), rule, tuple(sorted(types)), tuple(sorted(types)))
+    return Reading(held["version"], (about, *sources), rule, *2 * (tuple(sorted(types)),), failed=held["failed"])
 
 
 def find_rule(held: Mapping[str, Any], config: ConfigRope, like: str = "") -> dict[str, Any]:
