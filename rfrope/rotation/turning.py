@@ -185,7 +185,7 @@ def rotate(
     >>> turned.dtype, turned.requires_grad  # doctest: +SKIP
     (torch.bfloat16, True)
     """
-    if hasattr(frequencies, "_frequencies_for"):  # a Rope
+    if type(frequencies) is not np.ndarray and hasattr(frequencies, "_frequencies_for"):  # a Rope
         frequencies = angles.frequencies_of(frequencies, pairing, scale, x)
     turn = pairing, pairing if out_pairing is None else out_pairing, scale, inverse, False
     turned = None

@@ -44,10 +44,10 @@ class Numbers(NamedTuple):
         """Look at an array; None where it is not dense float64 of finite numbers, of at most 2**500."""
         if type(values) is not np.ndarray or values.dtype != _DOUBLE or not values.flags.c_contiguous:
             return None
-        address, smallest, largest = loops.checked_address(values if values.ndim == 1 else values.reshape(-1))
+        at = values.shape, values.strides
+        address, smallest, largest = loops.checked_address(values if len(at[0]) == 1 else values.reshape(-1))
         if not largest <= LARGEST or address % 8:
             return None
-        at = values.shape, values.strides
         return tuple.__new__(cls, (values, address, smallest, largest, at))  # half the time of the class itself
 
     @classmethod
@@ -81,33 +81,33 @@ def turned_at_once(
         What the last call with the same frequencies, pairings and scale leaves for the next, or None; that of this call
         replaces it, all at once, as other threads may do so, too.
     """
-    is_tensor, dtype = type(x) is not np.ndarray, None
+    is_tensor = type(x) is not np.ndarray
     if is_tensor:
         if not TORCH.are_plain_dense(x):
             return None
         a, b, shift, scale = [v if type(v) in _READ else view_in_numpy(v) for v in (a, b, shift, turn[2])]
         if last is not None and (y := turned_again(x, a, turn[3], out, last[0])) is not None:
             return y
-        dtype = array.dtype_name(x)
+        dtype, shape = array.dtype_name(x), tuple(x.shape)
         strides = None if x.is_contiguous() else tuple([x.element_size() * step for step in x.stride()])
     else:
-        dtype, strides, scale = _FEATURES.get(x.dtype), None if x.flags.carray else x.strides, turn[2]
+        dtype, shape, scale = _FEATURES.get(x.dtype, ""), x.shape, turn[2]
+        strides = None if x.flags.carray else x.strides
     c, e, signed = _NOTHING, _NOTHING, kind == "polar" and turn[3] is turn[4] is False
     may_be_apart = out is None and not signed
-    if dtype is None or not (strides is None or may_be_apart) or (read := _read_operands(kind, a, b)) is None:
+    if dtype not in DTYPES or not (strides is None or may_be_apart) or (read := _read_operands(kind, a, b)) is None:
         return None
     if shift is not None or type(scale) is not float:
         c, e, scale = _read_shift_and_scale(shift, scale)
     source, a, b = read
-    at, operands = (dtype, (tuple(x.shape), strides)), (a, b, c, e)
-    plan = _find_plan(kind, source, *at, operands, turn) if 0.0 < scale <= LARGEST_SCALE else None
-    if plan is None:
+    operands = a, b, c, e
+    plan = _find_plan(kind, source, dtype, (shape, strides), operands, turn) if 0.0 < scale <= LARGEST_SCALE else None
+    if plan is None or not (out is None or _is_fit(out, x, plan, operands, source)):
         return None
-    new = out is None
-    y = x.new_empty(*plan.shape) if new and is_tensor else np.empty(plan.shape, x.dtype) if new else out
-    part = MISSED * 2.0**24 / max(b.largest, 1.0) if source == layout.POSITIONS and a.dtype.char == "f" else LARGEST
+    y = out if out is not None else x.new_empty(*plan.shape) if is_tensor else np.empty(plan.shape, x.dtype)
+    part = MISSED * 2.0**24 / max(b.largest, 1.0) if source == layout.POSITIONS and a.dtype == _SINGLE else LARGEST
     after = b.values.nbytes, b.address, c.address, e.address, scale, plan.like, part
-    if not (new or _is_fit(out, x, plan, operands, source)) or not _turn(plan, x, y, a, after, signed):
+    if not _turn(plan, x, y, a, after, strides is None, signed):
         return None
     if last is not None and not signed and (is_tensor or strides is None):
         known = x.dtype, x.shape, a.dtype, a.shape, turn[3]
@@ -152,9 +152,11 @@ _READ = {type(None), float, Numbers}  # types of operands that are at hand
 
 def _read_operands(kind: str, a: Any, b: Any) -> tuple[int, Any, Numbers] | None:
     """Return what the loops are given (`layout.POSITIONS` or its like) and both operands; None if one is not fit."""
-    if kind in ("positions", "polar"):
-        places, read = _dense_places(a), b if type(b) is Numbers else Numbers.read(b)
-        return None if places is None or read is None or not read.values.ndim else (layout.POSITIONS, places, read)
+    if kind == "positions" or kind == "polar":
+        places, read = np.array(a) if type(a) is int else a, b if type(b) is Numbers else Numbers.read(b)
+        if type(places) is not np.ndarray or places.dtype not in _PLACES or not places.flags.carray:
+            return None
+        return None if read is None or not read.layout or not read.layout[0] else (layout.POSITIONS, places, read)
     if kind == "phases":
         first = Numbers.take(a)
         return None if first is None else (layout.PHASES, first, _NOTHING)
@@ -186,25 +188,20 @@ def view_in_numpy(value: Any) -> Any:
         return value
 
 
-def _dense_places(positions: Any) -> np.ndarray | None:
-    """Return an integer, or a dense array of numbers, as such an array; None for anything else."""
-    places = np.array(positions) if type(positions) is int else positions
-    return places if type(places) is np.ndarray and places.dtype in _PLACES and places.flags.carray else None
-
-
 def _find_plan(
     kind: str, source: int, dtype: str, x: Layout, operands: tuple[Any, ...], turn: tuple[Any, ...]
 ) -> RotationPlan | None:
     """Return the plan of features at a layout; None where it is not fit, or not small."""
     (pairing, out_pairing, _, inverse, softplus), (a, b, c, e) = turn, operands
-    if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool or dtype not in DTYPES:
+    if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool:
         return None
-    if type(softplus) is not bool or (MAGNITUDES in (pairing, out_pairing)) != (kind == "polar"):
+    if type(softplus) is not bool or (pairing == MAGNITUDES or out_pairing == MAGNITUDES) != (kind == "polar"):
         return None
     first = (a.shape, None) if source == layout.POSITIONS else a.layout
-    options = pairing, out_pairing, inverse, softplus
     try:
-        plan = plan_of(dtype, x, None, source, first, b.layout, c.layout, e.layout, *options)
+        plan = plan_of(
+            dtype, x, None, source, first, b.layout, c.layout, e.layout, pairing, out_pairing, inverse, softplus
+        )
     except ValueError:  # shapes do not fit, or there is no such pairing
         return None
     return plan if plan.is_fit and plan.is_small and plan.elements else None
@@ -223,28 +220,20 @@ def _is_fit(out: Any, x: Any, plan: RotationPlan, operands: tuple[Any, ...], sou
     if not is_dense or out.dtype != x.dtype or out.shape != plan.shape:
         return False
     is_left = type(x) is np.ndarray and source == layout.POSITIONS
-    others = operands[2:] if is_left else operands
-    read = [one.values for one in others if type(one) is Numbers and one.layout]
+    if is_left and operands[2] is operands[3] is _NOTHING:
+        return True
+    read = [one.values for one in operands[2 * is_left :] if type(one) is Numbers and one.layout]
     if not (is_left or out is x):
         read.append(array.view_as_numpy(x))
-    return not read or not any([np.may_share_memory(array.view_as_numpy(out), values) for values in read])
+    return not any([np.may_share_memory(array.view_as_numpy(out), values) for values in read])
 
 
-def _turn(plan: RotationPlan, x: Any, y: Any, a: Any, after: tuple[Any, ...], signed: bool) -> bool:
+def _turn(plan: RotationPlan, x: Any, y: Any, a: Any, after: tuple[Any, ...], is_dense: bool, signed: bool) -> bool:
     """Turn features whose layout the plan was made for, by positions or what is in their place; False if not fit.
 
     Where they are not dense, y is new. If `signed`, they are magnitudes, of which none may be negative.
     """
-    if type(x) is np.ndarray and x.flags.carray:
-        views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
-        if signed and coefficients.has_negative(views[0].reshape(-1), plan.like):
-            return False
-        if type(a) is np.ndarray:
-            return loops.turn_dense(*plan.dense, *views, a, *after)
-        at = [loops.address(view.reshape(-1)) for view in views]
-    elif type(x) is np.ndarray:
-        at = [x.ctypes.data, y.ctypes.data]
-    else:
+    if type(x) is not np.ndarray:
         try:
             at = [x.data_ptr(), y.data_ptr()]
         except RuntimeError:  # without memory, as gradients that torch takes for a batch of them
@@ -253,6 +242,16 @@ def _turn(plan: RotationPlan, x: Any, y: Any, a: Any, after: tuple[Any, ...], si
             values = TORCH.view(x).reshape(-1)
             if coefficients.has_negative(values if plan.size != 2 else values.view(np.int16), plan.like):
                 return False
+    elif is_dense:
+        if plan.size == 2:
+            x, y = x.view(np.int16), y.view(np.int16)
+        if signed and coefficients.has_negative(x.reshape(-1), plan.like):
+            return False
+        if type(a) is np.ndarray:
+            return loops.turn_dense(*plan.dense, x, y, a, *after)
+        at = [loops.address(x.reshape(-1)), loops.address(y.reshape(-1))]
+    else:
+        at = [x.ctypes.data, y.ctypes.data]
     if type(a) is np.ndarray:
         return loops.turn_dense_at(*plan.dense, *at, a, *after[1:])
     return loops.turn_by_numbers(*plan.dense, *at, a.address, *after[1:-1])

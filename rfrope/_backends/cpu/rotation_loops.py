@@ -324,8 +324,9 @@ def address(array):  # type: ignore[no-untyped-def]
 @compiled
 def checked_address(array):  # type: ignore[no-untyped-def]
     """Address of an array, its smallest number and its largest magnitude; infinity where one is NaN."""
-    smallest, largest = np.inf, 0.0
+    smallest, largest, is_number = np.inf, 0.0, True
     for value in array:
         smallest = min(smallest, value)
-        largest = max(largest, abs(value)) if value == value else np.inf
-    return array.ctypes.data, smallest, largest
+        largest = max(largest, abs(value))
+        is_number &= value == value
+    return array.ctypes.data, smallest, largest if is_number else np.inf
