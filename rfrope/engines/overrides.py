@@ -76,11 +76,11 @@ def _say_yarn(engine: str, parameters: dict[str, Any]) -> dict[str, Any]:
     elif "attention_factor" not in reads and given["attention_factor"] is not None:
         parameters |= formulas.split_attention(factor, parameters.pop("attention_factor"))
     parameters = {key: value for key, value in parameters.items() if key not in _SCALES or key in reads}
-    for key in formulas.find_ignored(parameters, formulas.RAMP):
-        if key not in reads:
+    for key, usual in formulas.RAMP.items():
+        if key not in reads and parameters.get(key) not in (None, usual):
             raise ValueError(
                 f"rope_parameters holds {key} = {show(parameters[key])}, which {engine} does not read under 'yarn'; "
-                f"expected {formulas.RAMP[key]}, or divisors by rfrope.engines.export"
+                f"expected {usual}, or divisors by rfrope.engines.export"
             )
     return parameters
 

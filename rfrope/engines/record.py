@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy as np
 from rfrope._core import capacity
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import ladder, rotated_width
+
+_SAYING = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
 
 # -- an engine that reads a config -------------------------------------------------------------------------------------
 
@@ -53,27 +56,38 @@ class ConfigRope:
     raw: Mapping[str, Any]
     seq_len: int
 
-    @property
+    @cached_property
     def model_type(self) -> str:
         """``model_type`` of the config."""
         return self.rope.source.model.model_type
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """Kind of layers that it rotates, if the config has several RoPEs."""
         return self.rope.source.model.name.rpartition(".")[2]
 
-    @property
+    @cached_property
     def scheme(self) -> str:
         """Name of the scheme in transformers 5."""
         return str(self.values["rope_type"])
 
-    @property
+    @cached_property
     def context(self) -> int:
         """``max_position_embeddings``, always an int in a rule."""
         return self.rope.context  # type: ignore[return-value]
 
-    @property
+    @cached_property
+    def has_original(self) -> bool:
+        """True if the config says an original context, in the dict or beside it."""
+        key = "original_max_position_embeddings"
+        return self.written.get(key, self.raw.get(key)) is not None
+
+    @cached_property
+    def is_bare(self) -> bool:
+        """True if no key of the config says anything of its RoPE."""
+        return all([self.raw.get(key) is None for key in _SAYING])
+
+    @cached_property
     def part(self) -> float:
         """``partial_rotary_factor``, in the dict or beside it; classes of some model types ignore it."""
         return float(self.values.get("partial_rotary_factor", 1.0))

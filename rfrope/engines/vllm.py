@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rfrope._core.arguments import show
@@ -11,21 +9,6 @@ from rfrope.engines import formats, observed
 from rfrope.engines.formulas import UnknownError
 from rfrope.engines.record import ConfigRope, Engine, EngineRope, Format
 
-_ORIGINAL = "original_max_position_embeddings"
-_YARN = {"as": "yarn", "needs": ["factor"], "reads": ["beta_fast", "beta_slow", "factor", _ORIGINAL, "rope_theta"]}
-_YARN |= {"positions": "original x"}
-_GPT_OSS: dict[str, Any] = {**_YARN, "needs": ["factor", "beta_fast", "beta_slow"]}
-_GPT_OSS["reads"] = [*_YARN["reads"], "truncate"]
-_PLAIN = {"as": "default", "reads": ["partial_rotary_factor", "rope_theta"], "positions": "side"}
-_UNSEEN: dict[str, Any] = dict.fromkeys(("gemma3_text", "gemma3n_text", "gemma4_text", "modernbert"), "llama")
-_UNSEEN |= {
-    "llama4_text": "llama4_text",
-    "gpt_oss": {"": _GPT_OSS},
-    "deepseek_v4": {
-        "": _PLAIN | {"pairing": "interleaved"},
-        "compress": _YARN | {"pairing": "interleaved", "attention": "one"},
-    },
-}
 _LENGTHS = {
     "dynamic": "computed once, for a text as long as the context",
     "longrope": "long_factor for every text of a server whose max_model_len is above {} (it is {} unless set "
@@ -36,7 +19,6 @@ ENGINE = Engine(
     observed.reading(
         "vLLM",
         _LENGTHS,
-        unseen=_UNSEEN,
         layers=lambda config: config.rope.source.model.layers,
         sources=(
             "vllm/models/deepseek_v4/common/rope.py, vllm/transformers_utils/configs/deepseek_v4.py (read, not run)",
@@ -68,7 +50,6 @@ _SGLANG_LENGTHS = {
     "longrope": "long_factor for a batch that holds a position above {}, else short_factor; keys in a cache keep their "
     "old frequencies",
 }
-_SGLANG_PLAIN = {"as": "default", "reads": ["partial_rotary_factor", "rope_theta"]}
 
 
 # -- SGLang ------------------------------------------------------------------------------------------------------------
@@ -103,7 +84,6 @@ SGLANG = Engine(
         "SGLang",
         _SGLANG_LENGTHS,
         own={"gemma3_text": _read_gemma3},
-        unseen={"gemma4_text": {"": _SGLANG_PLAIN}, "gemma3n_text": {"": "llama", "sliding_attention": _SGLANG_PLAIN}},
         reordered=("llama4_text",),
         layers=_find_layers,
         sources=("python/sglang/srt/models/{gemma3_causal,gemma3n_causal,gemma4_causal}.py (read, not run)",),

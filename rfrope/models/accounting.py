@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, ItemsView, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -154,18 +154,21 @@ def _kinds() -> list[dict[str, str]]:
     return kinds
 
 
+@lru_cache(4096)
 def _snake(key: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
 
 
 def looks_like_rope(key: Any, value: Any, *, alone: bool = False) -> bool:
     """Return whether a key of a config is one of RoPE; `alone` where nothing else says that there is one."""
-    if not isinstance(key, str):
-        return False
-    name = _snake(key)
-    if name in ("type", "rope_type"):
+    if key in ("type", "rope_type"):
         return isinstance(value, str) and value in _SCHEMES
-    return _LIKE.fullmatch(name) is not None or (not alone and name in _WEAK)
+    return _is_like(key, alone)
+
+
+@lru_cache(4096)
+def _is_like(key: Any, alone: bool) -> bool:
+    return isinstance(key, str) and bool(_LIKE.fullmatch(_snake(key)) or (not alone and _snake(key) in _WEAK))
 
 
 def read_pairing(key: Any, value: Any) -> str | None:
@@ -206,7 +209,7 @@ def _walk(
         return
     for key, value in held.items():
         place = f"{path}{key}"
-        if looks_like_rope(key, value, alone=alone):
+        if value in _SCHEMES if key in ("type", "rope_type") and isinstance(value, str) else _is_like(key, alone):
             yield place, key, value
         elif isinstance(value, Mapping) and key not in _OPAQUE and not is_part(key, value):
             yield from _walk(f"{place}.", value, is_part, alone=True)

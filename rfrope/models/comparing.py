@@ -353,7 +353,9 @@ def _compare_rope(config: ConfigRope, readings: dict[str, Reading]) -> RopeCompa
     name, context = config.rope.source.model.name, config.rope.context
     made = {engine: _run_rule(reading, config) for engine, reading in readings.items()}
     known = {engine: one for engine, one in made.items() if isinstance(one, EngineRope)}
-    reference = min(known, key=lambda one: (one != registry.REFERENCE, len(known[one].ignored_keys)), default="none")
+    reference = registry.REFERENCE
+    if reference not in known:
+        reference = min(known, key=lambda one: len(known[one].ignored_keys), default="none")
     reports = []
     for engine, one in made.items():
         about = (engine, readings[engine].version, readings[engine].sources)
@@ -363,8 +365,8 @@ def _compare_rope(config: ConfigRope, readings: dict[str, Reading]) -> RopeCompa
             status, reason = "refused" if isinstance(one, RefusedError) else "unknown", str(one)
             reports.append(EngineReport(*about, status, reason, findings=(reason,) if status == "refused" else ()))
     advice: dict[str, Any] = {"write": {}}
-    if known and not name and any(one.status != "unknown" and not one.is_same for one in reports):
-        advice = _advise(config, known[reference], readings, sum(one.is_same for one in reports))
+    if known and not name and any([one.status != "unknown" and not one.is_same for one in reports]):
+        advice = _advise(config, known[reference], readings, sum([one.is_same for one in reports]))
     return RopeComparison(
         name=name,
         model_type=config.model_type,
@@ -387,14 +389,17 @@ def _report(
     about: tuple[str, str, tuple[str, ...]], made: EngineRope, reference: str, standard: EngineRope, config: ConfigRope
 ) -> EngineReport:
     """Return the report on an engine: its differences from the reference, and where its tables end."""
-    pairs, same = (config.rope.head_dim or 0) / 2, _is_same(made, standard)
-    ratio = score(made, pairs) / score(standard, pairs)
-    end = min(config.seq_len, config.rope.source.model.window or config.seq_len)
-    distance = None if same else first_difference(made, standard, (pairs, pairs), end)
-    error = relative_error(made.frequencies, standard.frequencies)
-    findings = _list_differences(made, reference, standard, (error, ratio, distance))
-    if findings and made.ignored_keys:
-        findings[-1] += f"; it does not read {', '.join(made.ignored_keys)}"
+    pairs, error = (config.rope.head_dim or 0) / 2, relative_error(made.frequencies, standard.frequencies)
+    same = error <= SAME and abs(made.attention_factor - standard.attention_factor) <= SAME
+    same = same and made.pairing == standard.pairing and not _turn_other_layers(made, standard)
+    ratio, distance, findings = 1.0, None, list[str]()
+    if not same:
+        ratio = score(made, pairs) / score(standard, pairs)
+        end = min(config.seq_len, config.rope.source.model.window or config.seq_len)
+        distance = first_difference(made, standard, (pairs, pairs), end)
+        findings = _list_differences(made, reference, standard, (error, ratio, distance))
+        if findings and made.ignored_keys:
+            findings[-1] += f"; it does not read {', '.join(made.ignored_keys)}"
     if made.positions is not None and made.positions < config.seq_len:
         findings.append(f"tables of cos and sin end after {made.positions} positions")
     return EngineReport(*about, "known", "", made, error, ratio, distance, same, tuple(findings))

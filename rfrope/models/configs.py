@@ -263,7 +263,7 @@ def _account(part: Part, ropes: list[Rope], parts: list[PartLayers]) -> None:
     """Raise an error for keys that look like RoPE and are not read, or add remarks on them to the Ropes of parts."""
     if part.entry.get("rope") is False:
         return
-    is_top = part not in [one.part for one in parts]
+    is_top = not parts or parts[0].part is not part
     said = {*_SAID, *part.table.get("said", ())}
     said |= {name for key in ("rope_theta", "local_theta") for name in NAMES[key]} if part.parameters else set()
     widths = [width for key in NAMES["head_dim"] if isinstance(width := part.held.held.get(key), int)]

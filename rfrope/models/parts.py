@@ -106,9 +106,10 @@ class Part:
 
     def _pick(self, names: tuple[str, ...], *, must_agree: bool) -> tuple[str, Any]:
         """Return the first of some names that the config has, and its value."""
-        first, found = "", None
+        first, found, held = "", None, self.held.held
+        self.held.read.update(names)
         for name in names:
-            value = self.held.get(name)
+            value = held.get(name)
             if found is None:
                 first, found = name, value
             elif must_agree and value not in (None, found):

@@ -6,7 +6,6 @@ import numpy as np
 
 import rfrope
 from rfrope import Rope, engines
-from rfrope.engines import formulas
 
 ROPE = Rope(rfrope.geometric(8), context=8)
 WIDER = replace(ROPE, head_dim=24)
@@ -22,8 +21,4 @@ ROWS = [
     ),
     (lambda: engines.export(MORE, "flash-attn"), ValueError, "shape (2, 3, 8, 1), one set per head"),
     (lambda: engines.export(WIDER, "diffusers"), ValueError, "pairs the halves of the whole head of 24 features"),
-    *(
-        (lambda n=n: formulas.divide_ladder(np.ones(4), [1.0] * n), formulas.RefusedError, f"{n} factors for 4 frequ")
-        for n in (3, 5)
-    ),
 ]

@@ -8,12 +8,16 @@ config holds), and the ``rules`` that they share. A rule holds for one form of c
 - ``reads``: the keys that it reads; ``else``: one more, where no original context gives the ratio;
   ``sets``: values that it takes in place of others or of missing ones;
 - ``attention``: its attention factor, if it is not that of transformers: "ratio", YaRN's factor of ``mscale`` over that
-  of ``mscale_all_dim``, 1 and 0 if missing; "one"; "all", 1 beside ``mscale_all_dim``;
+  of ``mscale_all_dim``, 1 and 0 if missing; "both", this ratio of two given ones; "one"; "all", 1 beside the latter;
 - ``both``: the list that longrope takes at every length;
 - ``at``: "factor" for a dynamic scheme computed once, for ``factor`` times the context;
 - ``positions``: the length of its tables; ``without``: keys without which it turns by the plain ladder;
 - ``needs`` and ``any``: keys without which it stops, and of which it wants one; ``floats``: keys whose whole numbers it
-  refuses; ``unless``: a key with which no formula explains it; ``refused``: the error with which it stops always.
+  refuses; ``unless``: a key with which no formula explains it; ``refused``: the error with which it stops always;
+- ``ignored``: what it leaves unread, if that does not follow; ``unknown``: why it was not read.
+
+``rfrope/data/read_engines.json``, written by hand, has such rules for what was read in the source and not run: engines,
+and model types that are ``unseen`` because they need a device, each like another type or by a rule.
 """
 
 from __future__ import annotations
@@ -29,25 +33,24 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.engines.formulas import RefusedError, UnknownError, require_float, require_key
+from rfrope.engines.formulas import RefusedError, UnknownError, require_key
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.scaling import registry, schemes
 
 _USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True, "mscale": None, "mscale_all_dim": None, "attn_factor": 1.0}
-_SAYING = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
+_SCHEMES = {one.name: one for one in registry.records()}
+_SCALES = ("mscale", "mscale_all_dim")
 _BESIDE = ("rope_theta", "partial_rotary_factor")
 _KEY = "original_max_position_embeddings"
 
 
-def find_files() -> dict[str, Mapping[str, Any]]:
-    """Return the content of all files by the engine's name."""
-    names = sorted(one.name for one in files(__package__).iterdir() if one.name.endswith(".json"))
-    return {held["engine"]: held for held in map(_load, names)}
-
-
 @cache
-def _load(name: str) -> Mapping[str, Any]:
-    return json.loads(files(__package__).joinpath(name).read_text("utf-8"))
+def find_files() -> dict[str, Mapping[str, Any]]:
+    """Return the content of all files by the engine's name, with what was read in engines' sources and not run."""
+    held = [json.loads(one.read_text("utf-8")) for one in files(__package__).iterdir() if one.name.endswith(".json")]
+    read = json.loads(files("rfrope.data").joinpath("read_engines.json").read_text("utf-8"))
+    seen = {one["engine"]: one for one in held}
+    return {engine: seen.get(engine, {}) | read.get(engine, {}) for engine in (*seen, *read)}
 
 
 def reading(
@@ -55,54 +58,52 @@ def reading(
     lengths: Mapping[str, str] | None = None,
     *,
     own: Mapping[str, Callable[[ConfigRope], EngineRope]] | None = None,
-    unseen: Mapping[str, str | Mapping[str, str | Mapping[str, Any]]] | None = None,
     reordered: tuple[str, ...] = (),
     layers: Callable[[ConfigRope], tuple[int, ...] | None] | None = None,
     sources: tuple[str, ...] = (),
 ) -> Reading:
     """Return an engine's reading by its file, and by rules that were read in its source, by model type.
 
-    `own` are functions, where a machine without a device takes another way. `unseen` are for what did not run: the name
-    of a family that turns alike, or rules by kind of layer. Loaders turn the rows of weights of `reordered` parts.
+    `own` are functions, where a machine without a device takes another way. Loaders turn the rows of weights of
+    `reordered` parts.
     """
-    held, by_hand, others = find_files()[engine], own or {}, unseen or {}
-    types = {*(name.removeprefix("part.") for name in held["families"]), *by_hand, *others}
-
-    def find(config: ConfigRope) -> Mapping[str, Any]:
-        try:
-            return find_rule(held, config)
-        except UnknownError:
-            like = others.get(config.model_type)
-            if like is None:
-                raise
-            found = like if isinstance(like, str) else like.get(config.kind, like[""])
-            return find_rule(held, config, found) if isinstance(found, str) else {"pairing": "half", **found}
+    held, by_hand = find_files()[engine], own or {}
+    others, families = held.get("unseen", {}), held["families"]
+    types = tuple(sorted({*(name.removeprefix("part.") for name in families), *by_hand, *others}))
 
     def rule(config: ConfigRope) -> EngineRope:
         if config.model_type in by_hand:
             return by_hand[config.model_type](config)
-        made = evaluate(find(config), config)
+        try:
+            found = find_rule(held, config)
+        except UnknownError:
+            like = others.get(config.model_type)
+            if like is None:
+                raise
+            like = like if isinstance(like, str) else like.get(config.kind, like[""])
+            found = find_rule(held, config, like) if isinstance(like, str) else {"pairing": "half", **like}
+        made = evaluate(found, config)
         if config.model_type in reordered and config.rope.source.model.name:
             made = replace(made, pairing="interleaved")
         length = (lengths or {}).get(config.scheme, EngineRope.length).format(*2 * (config.values.get(_KEY),))
         return replace(made, length=length, layers=None if layers is None else layers(config))
 
-    about = f"tools/observe_engines.py of {held['date']}: {len(held['families'])} families, run"
-    return Reading(held["version"], (about, *sources), rule, *2 * (tuple(sorted(types)),), failed=held["failed"])
+    if "date" not in held:
+        return Reading(held["version"], sources, rule, types)
+    about = f"tools/observe_engines.py of {held['date']}: {len(families)} families, run"
+    return Reading(held["version"], (about, *sources), rule, types, types, failed=held["failed"])
 
 
 def find_rule(held: Mapping[str, Any], config: ConfigRope, like: str = "") -> dict[str, Any]:
     """Return the rule for a config, with its pairing and what its family, or one like it, has in common."""
     part = "part." if config.rope.source.model.name.partition(".")[0].endswith("_config") else ""
-    family = held["families"].get(like or part + (config.model_type or "llama"))
+    family, was = held["families"].get(like or part + (config.model_type or "llama")), _say_seen(held)
     if family is None:
-        raise UnknownError(
-            f"model type {show(config.model_type)} was not observed" + (" inside another" if part else "")
-        )
+        raise UnknownError(f"model type {show(config.model_type)} {was}" + (" inside another" if part else ""))
     if "alpha" in config.values:
-        raise UnknownError("the scheme 'dynamic' with alpha was not observed")
+        raise UnknownError(f"the scheme 'dynamic' with alpha {was}")
     form = "dict" if like or config.raw.get("rope_parameters") else "flat"
-    if not like and "bare" in family and all(config.raw.get(key) is None for key in _SAYING):
+    if not like and "bare" in family and config.is_bare:
         form = "bare"
     found = _look_up(held, family, form, config)
     if (
@@ -112,7 +113,7 @@ def find_rule(held: Mapping[str, Any], config: ConfigRope, like: str = "") -> di
         and "rope_theta" not in found.get("reads", ())
     ):
         if config.scheme != "default":
-            raise UnknownError(f"rope_theta beside rope_parameters was not observed for {config.model_type}")
+            raise UnknownError(f"rope_theta beside rope_parameters {was} for {config.model_type}")
         found = _look_up(held, family, "flat", config)
     is_paired = config.raw.get(family.get("pairing key"))  # neighbours, by a key of its own
     common = {"pairing": "interleaved" if is_paired else family["pairing"], "base": family.get(f"{form} base")}
@@ -124,23 +125,37 @@ def _look_up(held: Mapping[str, Any], family: Mapping[str, Any], form: str, conf
     by_kind = family.get(form, {})
     number = by_kind.get(config.kind if config.kind in by_kind else "", {}).get(config.scheme)
     if number is None:
-        raise UnknownError(f"the scheme {show(config.scheme)} was not observed in this form of {config.model_type}")
+        said = f"{_say_seen(held)} in this form of {config.model_type}"
+        raise UnknownError(f"the scheme {show(config.scheme)} {said}")
     return held["rules"][number]
 
 
-def evaluate(rule: Mapping[str, Any], config: ConfigRope) -> EngineRope:
-    """Return the RoPE that a rule makes of a config."""
+def _say_seen(held: Mapping[str, Any]) -> str:
+    return "was not observed" if "date" in held else "was not read"
+
+
+def _check_runs(rule: Mapping[str, Any], config: ConfigRope) -> None:
+    """Refuse a config with which the engine stops, or that no rule is for."""
     if "refused" in rule:
         raise RefusedError(f"stops with an error: {rule['refused']}")
+    if "unknown" in rule:
+        raise UnknownError(rule["unknown"].format(config.model_type))
     for key in rule.get("needs", ()):
         require_key(config.written, key)
     if "any" in rule and all(config.written.get(key) is None for key in rule["any"]):
         raise RefusedError(f"stops with an error: {' or '.join(rule['any'])} missing")
     for key in rule.get("floats", ()):
-        require_float(config.values.get(key, 1.0))
+        if not isinstance(value := config.values.get(key, 1.0), float):
+            wanted = f"factor is {show(value)}, and it wants a float, {float(value)!r}"
+            raise RefusedError(f"stops with an error: {wanted}")
     if config.raw.get(rule.get("unless", "")) is not None:
         raise UnknownError(f"no formula explains what it makes of {rule['unless']} here")
-    if any(config.written.get(key) is None for key in rule.get("without", ())):
+
+
+def evaluate(rule: Mapping[str, Any], config: ConfigRope) -> EngineRope:
+    """Return the RoPE that a rule makes of a config."""
+    _check_runs(rule, config)
+    if "without" in rule and any(config.written.get(key) is None for key in rule["without"]):
         rule = {**rule, "as": "default", "attention": ""}
     values = _read_values(rule, config)
     head_dim, context, scheme = config.rope.head_dim or 0, config.context, rule["as"]
@@ -150,8 +165,8 @@ def evaluate(rule: Mapping[str, Any], config: ConfigRope) -> EngineRope:
         factor = values["factor"]
         values |= {"factor": factor * factor - (factor - 1.0)}
         scheme = "ntk"
-    frequencies, factor = _find_scheme(scheme).make(values, head_dim, context, config.seq_len)
-    if rule.get("attention") == "ratio":
+    frequencies, factor = _SCHEMES[scheme].make(values, head_dim, context, config.seq_len)
+    if rule.get("attention") == "ratio" or (rule.get("attention") == "both" and {*_SCALES} <= values.keys()):
         factor = schemes.sharpen_yarn(values["factor"], *scales)
     if rule.get("attention") == "all":
         factor = 1.0 if values.get("mscale_all_dim") else schemes.sharpen_yarn(values["factor"])
@@ -160,14 +175,14 @@ def evaluate(rule: Mapping[str, Any], config: ConfigRope) -> EngineRope:
         np.asarray(frequencies),
         factor,
         pairing=rule["pairing"],
-        positions=_count_positions(rule.get("positions"), values, config),
+        positions=_count_positions(rule["positions"], values, config) if "positions" in rule else None,
         ignored_keys=_find_ignored(rule, config, factor),
     )
 
 
 def _read_values(rule: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
     """Return the values of the keys that an engine reads, with what it takes in place of others."""
-    has_original = config.written.get(_KEY, config.raw.get(_KEY)) is not None
+    has_original = config.has_original
     reads = rule["reads"] if has_original else (*rule["reads"], rule.get("else"))
     values = {key: value for key, value in config.values.items() if key in reads and value is not None}
     sets = rule.get("sets", {})
@@ -175,15 +190,20 @@ def _read_values(rule: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
         values.pop(_KEY, None)
     read = config.rope.source.rope_parameters  # with the defaults of transformers
     values = {"partial_rotary_factor": read.get("partial_rotary_factor", config.part), **sets, **values}
-    values |= {key: sets[key] for key in _BESIDE if key in sets}
+    for key in _BESIDE:
+        if key in sets:
+            values[key] = sets[key]
     if sets.get("partial_rotary_factor", 1.0) != 1.0:  # a width under a key of its own
         values |= {"partial_rotary_factor": read.get("partial_rotary_factor", 1.0)}
     if rule.get("both"):
         values |= dict.fromkeys(("short_factor", "long_factor"), values[rule["both"]])
     if rule.get("else") and has_original:
         values["factor"] = config.context / values[_KEY]
-    if rule.get("base") is not None and not _names_base(config):
-        values["rope_theta"] = _take_base(rule["base"])
+    base = rule.get("base")
+    if base is not None and config.raw.get("rope_theta") is None and config.written.get("rope_theta") is None:
+        if isinstance(base, str):
+            raise RefusedError(f"stops with an error: {base}")
+        values["rope_theta"] = float(base)
     return values
 
 
@@ -201,24 +221,8 @@ def list_reads(engine: str, scheme: str) -> set[str]:
     return {key for number in forms if number is not None for key in held["rules"][number].get("reads", ())}
 
 
-def _names_base(config: ConfigRope) -> bool:
-    return config.raw.get("rope_theta") is not None or config.written.get("rope_theta") is not None
-
-
-def _take_base(base: Any) -> float:
-    if isinstance(base, str):
-        raise RefusedError(f"stops with an error: {base}")
-    return float(base)
-
-
-def _find_scheme(name: str) -> registry.Scheme:
-    return next(one for one in registry.records() if one.name == name)
-
-
-def _count_positions(rule: str | None, values: Mapping[str, Any], config: ConfigRope) -> int | None:
+def _count_positions(rule: str, values: Mapping[str, Any], config: ConfigRope) -> int:
     """Return the length of tables."""
-    if rule is None:
-        return None
     original = values.get(_KEY, config.context)
     if rule == "side":  # longrope's tables: one for each side of the original context
         return config.context if config.seq_len > original else int(original)
@@ -230,18 +234,23 @@ def _count_positions(rule: str | None, values: Mapping[str, Any], config: Config
 def _find_ignored(rule: Mapping[str, Any], config: ConfigRope, factor: float) -> tuple[str, ...]:
     """Return the keys that are not read although they would matter."""
     values, reads = config.values, rule["reads"]
+    if "ignored" in rule:
+        return tuple(rule["ignored"])
     if "rope_theta" not in reads and "rope_theta" in config.written:
         names = ("rope_parameters", "rope_local_base_freq" if config.kind.startswith("sliding") else "rope_theta")
         return (next((name for name in names if config.raw.get(name) is not None), "rope_theta"),)
-    if rule["as"] == "default" and config.scheme not in ("default", "dynamic"):
+    if config.scheme == "default":
+        return ()
+    if rule["as"] == "default" and config.scheme != "dynamic":
         return ("rope_type",)
     usual = _USUAL | {"attention_factor": factor}
+    usual |= {key: value for key, value in rule.get("sets", {}).items() if key not in _BESIDE}
     if config.scheme == "longrope":
         usual |= {"factor": config.context / values[_KEY], "attention_factor": None}
-    if "else" in rule and config.written.get(_KEY, config.raw.get(_KEY)) is not None:
+    if "else" in rule and config.has_original:
         usual |= {"factor": config.context / values[_KEY]}
     if config.scheme == "proportional":
         usual |= {"factor": 1.0}
     if factor == config.rope.attention_factor:  # scales of no effect
-        usual |= {key: values.get(key) for key in ("mscale", "mscale_all_dim")}
-    return tuple(key for key, value in usual.items() if key not in reads and values.get(key) not in (None, value))
+        usual |= {"mscale": values.get("mscale"), "mscale_all_dim": values.get("mscale_all_dim")}
+    return tuple([key for key, value in usual.items() if key not in reads and values.get(key) not in (None, value)])
