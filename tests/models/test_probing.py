@@ -11,12 +11,12 @@ import warnings
 import constructed_models as made_up
 import numpy as np
 import pytest
-from blind_models import FINDINGS
+from blind_models import BY_SECTIONS, FINDINGS, along_axes, both, in_bf16, scored
 from blind_models import MODELS as BLIND
 from blind_models import WRONG as BLIND_WRONG
 from campaign import campaign, sparse
 from conftest import library, rows
-from constructed_models import CONTEXT, HEADS, PLAIN, QWEN2_VL, RIGHT, WRONG, W, ladder, model, mrope, scores_of
+from constructed_models import CONTEXT, HEADS, PLAIN, QWEN2_VL, RIGHT, WRONG, W, ladder, model
 from packages import WARNINGS
 from published import PUBLISHED
 
@@ -82,7 +82,7 @@ def altered(i: int, by: float) -> np.ndarray:
 
 
 def keys_by(apply):
-    return lambda q, k, positions: (model(PLAIN)(q, k, positions)[0], apply(q, k, positions)[1])
+    return both(model(PLAIN), apply)
 
 
 def crosses_blocks(q, k, positions):
@@ -92,8 +92,8 @@ def crosses_blocks(q, k, positions):
     return tuple(one[..., order] for one in model(PLAIN)(q[..., order], k[..., order], positions))
 
 
-def counted(positions_of):
-    return model(PLAIN, positions_of=positions_of)
+def counted(at):
+    return model(PLAIN, at=at)
 
 
 def by_key_head(apply):
@@ -106,21 +106,16 @@ def by_key_head(apply):
     return turn
 
 
-def second(positions_of):
+def second(at):
     """The second key head by positions of its own."""
-    return by_key_head(lambda h: counted(positions_of if h else lambda positions: positions))
+    return by_key_head(lambda h: counted(at if h else lambda positions: positions))
 
 
-def turns_from_new(q, k, positions):
+def from_new(x, cos, sin):
     """The first feature is made from the second one after that was turned."""
-    cos, sin = made_up.cos_and_sin(positions, PLAIN)
-
-    def turn(x):
-        a, b = x[..., : W // 2], x[..., W // 2 :]
-        new = a * sin + b * cos
-        return np.concatenate([a * cos - new * sin, new], axis=-1)
-
-    return turn(q), turn(k)
+    a, b = np.split(x, 2, axis=-1)
+    new = a * sin + b * cos
+    return np.concatenate([a * cos - new * sin, new], axis=-1)
 
 
 def then(change, omega=PLAIN):
@@ -135,7 +130,7 @@ def by_position(q, k, positions):
 
 
 def time_in_one_key_head(q, k, positions):
-    right, wrong = mrope(made_up.axis_by_sections)(q, k, positions), mrope(lambda i: 0)(q, k, positions)[1]
+    right, wrong = BY_TIME[0](q, k, positions), BY_TIME[1](q, k, positions)[1]
     return right[0], np.concatenate([right[1][:, :1], wrong[:, 1:]], axis=1)
 
 
@@ -145,9 +140,9 @@ def in_float16(*tables):
 
 ORDER = np.r_[0:W:2, 1:W:2]
 NEIGHBOURS = model(PLAIN, "interleaved")
-ONE_AXIS = model(PLAIN, positions_of=lambda p: p[..., 0])
-QUERIES_IN_BF16 = made_up.one_of_both(model(PLAIN, changed=made_up.in_bf16), model(PLAIN))
-KEYS_BY_TIME = made_up.one_of_both(mrope(made_up.axis_by_sections), mrope(lambda i: 0))
+ONE_AXIS = model(PLAIN, at=lambda p: p[..., 0])
+QUERIES_IN_BF16 = both(model(PLAIN, tables=in_bf16), model(PLAIN))
+BY_TIME = along_axes(PLAIN, BY_SECTIONS), along_axes(PLAIN, 0 * BY_SECTIONS)  # as it should, and by time alone
 OTHERS = {  # one head, one row or one side is wrong: by kind, functions and words of the first finding
     "positions": [
         (second(lambda p: p + 1), "keys: head 1: they turn by positions that are 1 more"),
@@ -158,7 +153,7 @@ OTHERS = {  # one head, one row or one side is wrong: by kind, functions and wor
         (counted(lambda p: np.roll(p, -1, axis=1)), "of the one after them"),
     ],
     "half precision": [
-        (second(lambda p: made_up.in_bf16(p)[0]), "keys: head 1: positions rounded to bfloat16"),
+        (second(lambda p: in_bf16(p)[0]), "keys: head 1: positions rounded to bfloat16"),
         (QUERIES_IN_BF16, "queries: cos and sin are rounded to bfloat16"),
     ],
     "heads": [
@@ -169,8 +164,8 @@ OTHERS = {  # one head, one row or one side is wrong: by kind, functions and wor
     "width": [(keys_by(model(PLAIN[:8])), "64 features of queries turn, and 16 of keys")],
     "frequencies": [(keys_by(model(PLAIN / 2.0)), "keys: frequencies are not as expected")],
     "pairing": [
-        (model(PLAIN, changed=lambda cos, sin: (sin, cos)), "in each other's place"),
-        (turns_from_new, "the first feature is made from the second"),
+        (model(PLAIN, tables=lambda cos, sin: (sin, cos)), "in each other's place"),
+        (model(PLAIN, turn=from_new), "the first feature is made from the second"),
     ],
 }  # fmt: skip
 CALLS = itertools.count()
@@ -191,7 +186,7 @@ STRANGE = {  # small or rare faults
         (then(lambda q, k: (q[..., ORDER], k)), "comes out at"),
         (keys_by(NEIGHBOURS), "queries turn by pairing 'half', and keys by 'interleaved'"),
     ],
-    "half precision": [(model(PLAIN, changed=in_float16), "float16")],
+    "half precision": [(model(PLAIN, tables=in_float16), "float16")],
     "positions": [
         (counted(lambda p: np.where(p == 16, 17, p)), "position 16 turns as position 17"),
         (counted(lambda p: (p + 2048) % 4096 - 2048), "2048 turns as position -2048"),
@@ -212,7 +207,7 @@ EXCHANGED = {  # heads and rows that come out as others
 UNUSED = {  # axes of positions
     "sections": [
         (apply, f"keys: {whose}positions along axes 1, 2 are given and never used")
-        for whose, apply in (("", KEYS_BY_TIME), ("head 1: ", time_in_one_key_head))
+        for whose, apply in (("", both(*BY_TIME)), ("head 1: ", time_in_one_key_head))
     ]
 }
 
@@ -267,13 +262,13 @@ def test_a_fault_is_named(apply, options, kind, says):
 @pytest.mark.parametrize(("kind", "index"), [(kind, i) for kind, rows in PASSING.items() for i in range(len(rows))])
 def test_features_that_are_to_pass_are_seen_in_scores_too(kind, index):
     apply, says = PASSING[kind][index]
-    assert all(named(scores_of(apply), options | {"gives": "scores"}, kind, says) for options in PARTS)
+    assert all(named(scored(apply, 1.0), options | {"gives": "scores"}, kind, says) for options in PARTS)
 
 
 def test_scores_behind_a_mask_are_said_to_be_that():
     def apply(q, k, positions):
         is_seen = positions[:, None, :, None] >= positions[:, None, None, :]
-        return np.where(is_seen, scores_of(model(PLAIN))(q, k, positions), -np.inf)
+        return np.where(is_seen, scored(model(PLAIN), 1.0)(q, k, positions), -np.inf)
 
     (finding,) = models.probe(apply, head_dim=W, gives="scores").findings
     assert "or a mask: expected scores before it" in finding.text
@@ -360,7 +355,7 @@ def test_no_false_alarm_on_published_configs():
             options = {"head_dim": rope.head_dim, "context": length}
             if rope.sections:
                 owner = np.argmax(rope.vectors, axis=1)
-                apply, options = mrope(owner.__getitem__, omega), options | {"axes": len(rope.sections)}
+                apply, options = along_axes(omega, owner), options | {"axes": len(rope.sections)}
             for expected in (one.config, rope, None):
                 found = models.probe(apply, expected, **options)
                 assert found.passed, f"{one.model}: {found}"
@@ -377,7 +372,7 @@ def test_no_false_alarm_on_published_configs():
 @pytest.mark.parametrize("gives", ["rotated", "scores"])
 def test_frequencies_in_float32_are_within_1e_6(width, base, gives):
     omega = ladder(width, base)
-    apply = model(omega) if gives == "rotated" else scores_of(model(omega))
+    apply = model(omega) if gives == "rotated" else scored(model(omega), 1.0)
     found = models.probe(apply, head_dim=width, gives=gives)
     (one,) = found.rotations
     assert found.calls <= 64
@@ -402,10 +397,7 @@ def test_the_rope_that_was_found_turns_as_the_function_does(pairing):
 
 def test_the_rope_that_was_found_scores_as_the_function_does():
     """A part of a head, and a factor of keys alone."""
-
-    def apply(q, k, positions):
-        return model(QUARTER)(q, k, positions)[0], model(QUARTER, factor=1.25)(q, k, positions)[1]
-
+    apply = both(model(QUARTER), model(QUARTER, factor=1.25))
     rope = models.probe(apply, head_dim=W).rope
     q, k = np.random.default_rng(0).standard_normal((2, 1, 1, 7, W))
     at = np.array([[0, 1, 7, 90, 2000, 3, 5]])
@@ -438,9 +430,7 @@ def test_what_no_rope_does_gives_none(apply, options, says):
 
 
 def test_sides_have_factors_of_their_own():
-    def apply(q, k, positions):
-        return model(PLAIN, factor=1.5)(q, k, positions)[0], model(PLAIN, factor=0.5)(q, k, positions)[1]
-
+    apply = both(model(PLAIN, factor=1.5), model(PLAIN, factor=0.5))
     (one,) = models.probe(apply, head_dim=W).rotations
     assert one.attention_factor == pytest.approx({"queries": 1.5, "keys": 0.5}, rel=1e-6)
     meant = rfrope.Rope(PLAIN, attention_factor=math.sqrt(0.75))
@@ -450,7 +440,7 @@ def test_sides_have_factors_of_their_own():
 
 
 def test_scores_tell_the_factor_by_its_square():
-    apply = scores_of(model(PLAIN, factor=1.2), 0.125)
+    apply = scored(model(PLAIN, factor=1.2))
     found = models.probe(apply, head_dim=W, gives="scores", score_scale=0.125)
     assert found.rotations[0].attention_factor == pytest.approx({"scores": 1.44}, rel=1e-6)
     assert found.rope.attention_factor == pytest.approx(1.2, rel=1e-6)
@@ -463,7 +453,7 @@ def test_the_position_from_which_precision_is_lost():
     assert 1000 < found.rotations[0].exceeds < 2**20
     exact = models.probe(model(PLAIN, wide=np.float64), rfrope.Rope(PLAIN, context=2**20), dtype=np.float64)
     assert exact.rotations[0].exceeds is None
-    half = models.probe(model(PLAIN, positions_of=lambda p: p.astype(np.float16).astype(float)), head_dim=W)
+    half = models.probe(model(PLAIN, at=lambda p: p.astype(np.float16).astype(float)), head_dim=W)
     assert half.findings[0].position == min(p for p in choose_positions(CONTEXT) if float(np.float16(p)) != p)
 
 
