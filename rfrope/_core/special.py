@@ -25,8 +25,6 @@ _TEMME_TERMS = 13
 _LARGE_TERMS = 20  # terms of the Chebyshev series of K_nu, and of those of J_0 and J_1, above
 _SPHERE_SERIES = 5.0  # arguments up to which the series of J_nu is used, for large orders more
 _VANISHED = 1e6  # t from which on exp(-t) has long been 0, and powers of t are still finite
-_GRID = np.arange(-80.0, 10.0, 0.125)  # of the logarithm of a Gamma variable, from the mode in standard deviations
-_NOTHING = 1e3  # an exponent beyond which a Gaussian kernel is 0, and so is its derivative
 _NEGLIGIBLE = 1e-30  # t up to which, for nu > 3/2, the Matérn function is 1 to rounding, and so is its slope 0
 
 _CIN_SERIES = 2.0  # arguments up to which the series of Cin is used
@@ -82,22 +80,6 @@ def matern(nu: float, t: Array, xp: ModuleType) -> Array:
     if (2.0 * nu) % 2.0 == 1.0:
         return _matern_half_integer(nu, t, xp)
     return array.map_blocks(partial(_matern_recurrence, nu), t, xp)
-
-
-def matern_of_square(nu: Array, square: Array, xp: ModuleType) -> Array:
-    """Matérn function of ``sqrt(2 nu square)``, which gradients pass by nu as well, as a mean over a Gamma variable.
-
-    ``E exp(-nu square / (2 g))``, g of shape nu and rate 1: ``nu (1 - Phi)`` is integrated by parts and summed over a
-    grid of ``log g``, which converges exponentially.
-    """
-    shape = nu + 1.0  # of g where it is weighted by itself; its logarithm counts from the mode
-    log_g = array.from_host(_GRID, xp, device=array.device(square), dtype=square.dtype) / xp.sqrt(shape)
-    exponent = (0.5 * nu / shape * square)[..., None] * xp.exp(-log_g)  # of the Gaussian kernel
-    c = xp.where(exponent < _NOTHING, exponent, xp.full_like(exponent, _NOTHING))
-    weight = xp.exp(nu * log_g - shape * xp.expm1(log_g))
-    gone = -xp.expm1(-c)  # what of it is gone
-    by_parts = weight * (xp.exp(log_g) * gone + c / shape * (1.0 - gone))
-    return 1.0 - xp.sum(by_parts, axis=-1) / xp.sum(weight * xp.exp(log_g))
 
 
 def bessel_k0(t: Array, xp: ModuleType) -> Array:
@@ -359,38 +341,31 @@ def cosine_integral_of(xp: ModuleType) -> Callable[[Array], Array]:
 
 
 def log_uniform_mean_cos(
-    small: Array, large: Array, log_ratio: float | Array, xp: ModuleType, small_rest: Array | float = 0.0
+    small: Array, large: Array, log_ratio: float, xp: ModuleType, small_rest: Array | float = 0.0
 ) -> Array:
     """Mean cosine ``[Ci(large) - Ci(small)] / log_ratio`` of a log-uniform phase; 1 where both ends are 0.
 
     Where the cosine integrals would cancel another form is taken: ``Cin(z) = gamma + ln z - Ci(z)`` and its series at
     small z, and for a narrow law that few waves fit into its integral, by 20 Gauss-Legendre nodes. The error is below
     1e-15, and what the rounding of the ends means: for a narrow law one ulp of `small` moves the result by up to
-    ``1e-16 / log_ratio``, so `small_rest` takes what its rounding took away. An array `log_ratio` whose value is not at
-    hand takes both forms.
+    ``1e-16 / log_ratio``, so `small_rest` takes what its rounding took away.
     """
-    known = isinstance(log_ratio, float)
-    either = known or array.has_host_values(log_ratio)
     ci = cosine_integral_of(xp)
     clipped = array.clip(small, _CIN_SERIES, None, xp)
     direct = (ci(array.clip(large, _CIN_SERIES, None, xp)) - ci(clipped)) / log_ratio
-    if not either or log_ratio > 1.0:
+    if log_ratio > 1.0:
         cin = 1.0 - (_cin(large, ci, xp) - _cin(small, ci, xp)) / log_ratio
-        wide = xp.where(small > _CIN_SERIES, direct, cin)
-        if either:
-            return wide
+        return xp.where(small > _CIN_SERIES, direct, cin)
     if not isinstance(small_rest, float):
         shift = xp.cos(clipped) * xp.sin(small_rest) - 2.0 * xp.sin(clipped) * xp.sin(0.5 * small_rest) ** 2
         direct = direct - shift / clipped / log_ratio
-    expm1 = math.expm1 if known else xp.expm1
-    narrow = -expm1(-log_ratio) * large <= 4.0  # elsewhere small is above 4 / (e - 1), which exceeds that 2
+    narrow = -math.expm1(-log_ratio) * large <= 4.0  # elsewhere small is above 4 / (e - 1), which exceeds that 2
     half = xp.where(narrow, 0.5 * large, xp.zeros_like(large))
     sin, cos, integral = xp.sin(half), xp.cos(half), xp.ones_like(half)
     for node, weight in zip(*(v.tolist() for v in np.polynomial.legendre.leggauss(20)), strict=True):
-        away = half * expm1(-log_ratio * (0.5 + 0.5 * node))  # small, so that its rounding is
+        away = half * math.expm1(-log_ratio * (0.5 + 0.5 * node))  # small, so that its rounding is
         integral = integral - weight * (sin * xp.cos(away) + cos * xp.sin(away)) ** 2
-    close = xp.where(narrow, integral, direct)
-    return close if either else xp.where(log_ratio > 1.0, wide, close)
+    return xp.where(narrow, integral, direct)
 
 
 def _cin(z: Array, ci: Callable[[Array], Array], xp: ModuleType) -> Array:

@@ -48,7 +48,7 @@ class LearnedKernel:
 
     See Also
     --------
-    designs.learned_kernel, kernels.transport_points
+    designs.learned_kernel
 
     Examples
     --------
@@ -176,8 +176,12 @@ def learned_kernel(rope: Rope) -> LearnedKernel:
     Notes
     -----
     Points stay, parameters move: at fixed points a frequency is a smooth function of them. Weights of a mixture and
-    the scale of a periodic kernel stay too, since with them frequencies jump. With a randomised design, laws without
-    a variance of their derivatives warn as `kernels.transport_points` does.
+    the scale of a periodic kernel stay too, since with them frequencies jump.
+
+    Averaged over random points, derivatives of ``cos(lag omega)`` estimate that of Phi without bias if ``abs(omega)``
+    has a mean, and with a finite variance if its square has one. ``exponential``, ``matern`` with nu <= 1/2 and
+    ``power_exponential`` with an exponent <= 1 have no mean: more points do not come closer. ``matern`` with nu <= 1
+    and ``power_exponential`` with an exponent below 2 have no variance. With a randomised design a warning says so.
 
     Examples
     --------
@@ -209,7 +213,7 @@ def learned_kernel(rope: Rope) -> LearnedKernel:
     starts = {name: np.reshape([one[name] for one in held], (*heads, *np.shape(held[0][name]))) for name in held[0]}
     if rope.source.design not in (None, "quantile"):
         for family, _ in _families(laws[0]):
-            warn_of_tails(family, None, stacklevel=3)
+            warn_of_tails(family, stacklevel=3)
     found = LearnedKernel(laws[0], points.reshape(*heads, *points.shape[-2:]), omega.shape, starts)
     narrow = array.dtype_name(rope.frequencies) == "float32"
     if not np.allclose(found.frequencies(starts), omega, rtol=1e-5 if narrow else 1e-9, atol=1e-7 if narrow else 1e-11):

@@ -372,7 +372,7 @@ def points(
     Examples
     --------
     They do not depend on scales: with equal points, kernels of different parameters have common random numbers, and
-    `kernels.transport_points` has the derivatives. One point in each eighth of the column, here of the magnitude:
+    `designs.learned_kernel` has the derivatives. One point in each eighth of the column, here of the magnitude:
 
     >>> u = points("gaussian(scale=32)", 8, design="stratified", rng=0)
     >>> sorted((abs(2.0 * u - 1.0) * 8).astype(int)[:, 0].tolist())

@@ -203,8 +203,6 @@ class Matern(NormalScale):
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         nu, bend, bound = self.nu, 0.0, 0.0
-        if not isinstance(nu, float):
-            return special.matern_of_square(nu, self._square(lags, xp), xp)
         if nu > 1.0:  # what follows the square in Phi is of order min(2 nu, 4): below the bound it is rounding in Phi''
             bend, bound = 0.5 * nu / (nu - 1.0), 1e-16 ** (2.0 / (1.0 + min(2.0 * nu - 2.0, 2.0)))
         factor = math.sqrt(2.0 * nu)
@@ -317,7 +315,7 @@ class PowerExponential(Isotropic):
         return 2 + self.ndim
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        bound = 1.0 if isinstance(self.exponent, float) and self.exponent == 2.0 else 0.0
+        bound = 1.0 if self.exponent == 2.0 else 0.0
         return self._radial(
             lags, lambda t, xp: xp.exp(-(t**self.exponent)), xp, lambda square, xp: xp.exp(-square), bound
         )
@@ -366,13 +364,12 @@ def _gamma_radius(alpha: float, v: np.ndarray, *, upper: bool = False) -> np.nda
 # -- functions that families share -------------------------------------------------------------------------------------
 
 
-def _log1p_square(vectors: Array, divisor: float | Array, xp: ModuleType) -> Array:
+def _log1p_square(vectors: Array, divisor: float, xp: ModuleType) -> Array:
     """``log(1 + length^2 / divisor)``, smooth at 0 and right where the square overflows."""
-    root = math.sqrt(divisor) if isinstance(divisor, float) else xp.sqrt(divisor)
     return radial(
         vectors,
         lambda square, xp: xp.log1p(square * (1.0 / divisor)),
-        lambda t, xp: special.log1p_square(t * (1.0 / root), xp),
+        lambda t, xp: special.log1p_square(t * (1.0 / math.sqrt(divisor)), xp),
         1.0,
         xp,
     )

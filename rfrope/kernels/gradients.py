@@ -1,13 +1,17 @@
-"""Phi and the transport as functions of a family's parameters, with gradients.
+"""The transport as a function of a family's parameters, with gradients.
 
-A `Kernel` holds plain numbers; here parameters may be arrays. Phi is the family's own formula. In the transport a
-length or frequency that is the unit of a law only divides or multiplies frequencies; parameters that change the shape
-of the law have their formulas below, and those without a differentiable formula are refused.
+A `Kernel` holds plain numbers; here parameters may be arrays. A length or frequency that is the unit of a law only
+divides or multiplies frequencies; parameters that change the shape of the law have their formulas below, and those
+without a differentiable formula are not learned.
+
+nu and alpha move a quantile x of Student's t or of a Gamma law, ``F(x; nu) = u``: the derivative is ``-(dF/dnu) /
+F'(x)`` (Figurnov et al., 2018, who have both laws among their examples). Here x comes from Newton's steps for the
+logarithm of a tail, which is a sum of exponentials at fixed nodes, so that any library differentiates it, as often as
+asked; good to about 1e-12 for nu from 0.05 to 200.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import warnings
@@ -17,12 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, quantiles
+from rfrope._core import array, quantiles
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 from rfrope.kernels.base import Kernel
-from rfrope.kernels.families import Family, Scaled
-from rfrope.kernels.registry import read_kernel
 
 Values = dict[str, Any]  # arrays of one library, by the name of a parameter
 
@@ -37,151 +39,15 @@ _LARGEST_NARROW = 2.0**120  # where float64 is missing
 _TAILS = {"exponential": (1.0, ""), "matern": (2.0, "nu"), "power_exponential": (1.0, "exponent")}
 
 
-@array.select_device
-def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
-    """Return Phi of a kernel's family, with some parameters given as arrays that gradients reach.
-
-    Parameters
-    ----------
-    lags : array_like, in units of position
-        Any shape for ndim = 1, ``(..., ndim)`` otherwise.
-    kernel : Kernel or str
-        A family of the registry, with its other parameters; a string is read by `rfrope.kernels.parse`.
-    **values : array_like
-        Parameters by name, usually tensors that require gradients: single numbers, or ``(ndim,)`` for a length or
-        frequency of each axis; ``(J,)`` for the weights of a ``spectral_mixture``, ``(J, ndim)`` or, in one axis,
-        ``(J,)`` for its means and scales.
-
-    Returns
-    -------
-    array, float64 where the library has it
-        That of `Kernel.phi`, whose formula it is; to about 1e-13 with nu of ``matern`` among the values.
-
-    Raises
-    ------
-    ValueError
-        If the kernel is not a single family (multiply or mix the values of its parts), has no such parameter, or a
-        value has another shape.
-    TypeError
-        If a value is not a real number, or arrays are of several libraries.
-
-    See Also
-    --------
-    kernels.transport_points, kernel
-
-    Notes
-    -----
-    Phi has the accuracy of `Kernel.phi`, also at large phases and small lags. With nu of Matern among the values it is
-    the mean of a Gaussian kernel over a Gamma variable g of shape nu and rate 1, ``E exp(-nu t^2 / (2 g))``:
-    ``nu (1 - Phi)`` is integrated by parts and summed over a grid of ``log g``, which converges exponentially: to about
-    1e-13 for nu of 0.05 or more, at lags above 1e-12 of the scale.
-    Values are not checked to be positive, so traced arrays are accepted.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> evaluate_phi([0.0, 32.0], "gaussian", scale=np.asarray(32.0)).round(4)
-    array([1.    , 0.6065])
-    >>> evaluate_phi([16.0], "matern(scale=16)", nu=np.asarray(1.5)).round(4)
-    array([0.4834])
-    """
-    law = _family(kernel, values)
-    xp, device = array.shared({"lags": lags}, **values) if values else array.shared(lags=lags)
-    vectors = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
-    law = copy.copy(law)
-    for name, value in _read_values(law, values, xp, device).items():
-        object.__setattr__(law, name, value)  # an array, past the checks of numbers
-    return law.phi_of_vectors(vectors, xp)
-
-
-@array.select_device
-def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Array:
-    """Return frequencies of points of the unit cube, with some parameters given as arrays that gradients reach.
-
-    Parameters
-    ----------
-    points : array_like, in (0, 1)
-        ``(..., n_columns)``: points of `rfrope.designs.points`, fixed while parameters are learned. Read on the host.
-    kernel : Kernel or str
-        A family of the registry, as in `rfrope.kernels.evaluate_phi`.
-    **values : array_like
-        See `rfrope.kernels.evaluate_phi`.
-
-    Returns
-    -------
-    array, radians per unit of position, float64 where the library has it
-        ``(...)`` for one axis, ``(..., ndim)`` for more, in the library of the values.
-
-    Raises
-    ------
-    ValueError
-        See `rfrope.kernels.evaluate_phi` and, for points, `Kernel.transport`. Also for parameters in which frequencies
-        are not differentiable: the weights of a mixture and the scale of a periodic kernel, with which a frequency
-        jumps from one component or whole number to the next.
-    TypeError
-        See `rfrope.kernels.evaluate_phi`.
-
-    See Also
-    --------
-    kernels.evaluate_phi, sample
-
-    Notes
-    -----
-    At fixed points a frequency is a smooth function of the parameters. This is ``sample`` with these points, and its
-    derivatives are exact for these frequencies; where magnitudes are cut at 2**500 (2**120 in float32), they are 0.
-
-    Averaged over random points, they estimate the derivative of a mean over the law, as that of ``cos(lag omega)``,
-    without bias if ``abs(omega)`` has a mean, and with a finite variance if its square has one. ``exponential``,
-    ``matern`` with nu <= 1/2 and ``power_exponential`` with an exponent <= 1 have no mean: more points do not come
-    closer. ``matern`` with nu <= 1 and ``power_exponential`` with an exponent below 2 have no variance. A warning says
-    so where gradients are recorded and the value of the shape can be read, as in PyTorch without transforms; JAX traces
-    it, and gets none. The gradients of `rfrope.kernels.evaluate_phi` are exact.
-
-    At exponent 2 of ``power_exponential`` the derivative by the exponent is infinite. A tensor of it that requires a
-    gradient is refused where its value is at hand.
-
-    nu and alpha move a quantile x of Student's t or of a Gamma law, ``F(x; nu) = u``: the derivative is ``-(dF/dnu) /
-    F'(x)`` (Figurnov et al., 2018, who have both laws among their examples). Here x comes from Newton's steps for the
-    logarithm of a tail, which is a sum of exponentials at fixed nodes, so that any library differentiates it, as often
-    as asked; good to about 1e-12 for nu from 0.05 to 200.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import rfrope
-    >>> from rfrope.designs import points
-    >>> u = points("gaussian", 4, rng=0)
-    >>> there = transport_points(u, "gaussian", scale=np.asarray(32.0))
-    >>> bool(np.array_equal(there, np.asarray(rfrope.sample("gaussian(scale=32)", 4, design="stratified", rng=0))))
-    True
-    """
-    law = _family(kernel, values)
-    xp, device = array.shared(**values) if values else (np, None)
-    able = list_movable(law)
-    for name in values:
-        if name not in able:
-            raise ValueError(
-                f"{name} of {law.name} has no differentiable transport: frequencies jump when it changes; expected "
-                f"{_listed(able)}, or evaluate_phi, whose gradients reach it"
-            )
-    host = angles.numbers_on_host(points, "points").astype(np.float64)
-    if law.n_columns == 1 and (host.ndim == 0 or host.shape[-1] != 1):
-        host = host[..., None]
-    if host.ndim == 0 or host.shape[-1] != law.n_columns or not np.all((host > 0.0) & (host < 1.0)):
-        raise ValueError(f"points has shape {host.shape}; expected (..., {law.n_columns}), inside the unit cube")
-    values = _read_values(law, values, xp, device)
-    _check_tails(law, values)
-    return law.restore_shape(move_points(law, host, values, xp))
-
-
 def list_movable(law: Kernel) -> list[str]:
     """Return the parameters of a family in which frequencies are differentiable."""
     unit, shapes = getattr(law, "unit", ""), law.name in _TRANSPORT
-    return [f.name for f in _fields(law) if f.name == unit or (shapes and f.name != "weights")]
+    fields = [field.name for field in dataclasses.fields(law)]  # type: ignore[arg-type]
+    return [name for name in fields if name == unit or (shapes and name not in ("ndim", "weights"))]
 
 
 def move_points(law: Any, host: np.ndarray, values: Values, xp: ModuleType) -> Array:
-    """Return frequencies ``(..., k)`` of points ``(..., n_columns)``, for checked values.
+    """Return frequencies ``(..., k)`` of points ``(..., n_columns)``, for values of all that `list_movable` has.
 
     Values broadcast against ``(..., 1)``, those of a length or frequency against ``(..., k)``, means and scales of a
     mixture against ``(..., J, k)``: points may have parameters of their own. Those of NumPy may have an imaginary part
@@ -193,8 +59,7 @@ def move_points(law: Any, host: np.ndarray, values: Values, xp: ModuleType) -> A
     most = _LARGEST_NARROW if array.dtype_name(like) == "float32" else LARGEST
     size = values.pop(unit, None)
     if values:
-        vectors = _TRANSPORT[law.name](law, host, _complete(law, values, like, xp), xp)
-        size = _constant(getattr(law, unit), like, xp) if unit and size is None else size
+        vectors = _TRANSPORT[law.name](law, host, values, xp)
     else:
         base = law if size is None else dataclasses.replace(law, **{unit: 1.0})
         found = base.transport_points(host) if size is None else base._transport(host)  # to be cut once it has its size
@@ -209,85 +74,21 @@ def move_points(law: Any, host: np.ndarray, values: Values, xp: ModuleType) -> A
     return vectors
 
 
-def _check_tails(law: Kernel, values: Values) -> None:
-    """Refuse and warn of what `warn_of_tails` does, if gradients are wanted and values can be read."""
-    name = _TAILS.get(law.name, (0.0, ""))[1]
-    shape = values.get(name)
-    wanted = [v for v in values.values() if array.needs_gradient(v) or array.library(v).is_traced(v)]
-    if not wanted or not (shape is None or array.has_host_values(shape)):
-        return
-    number = None if shape is None else float(array.to_host(shape))
-    if name == "exponent" and number == 2.0 and any(shape is one for one in wanted):
-        raise ValueError("exponent is 2.0, where its derivatives are infinite; expected less to learn it, as 1.99")
-    if name == "exponent" and number is not None and number > 2.0:
-        raise ValueError(f"exponent is {number:g}; expected at most 2")
-    warn_of_tails(law, number, stacklevel=5)
-
-
-def warn_of_tails(law: Kernel, shape: float | None, stacklevel: int) -> None:
-    """Warn of laws whose derivatives at single frequencies have no mean or no variance; `shape` may be another."""
+def warn_of_tails(law: Kernel, stacklevel: int) -> None:
+    """Warn of laws whose derivatives at single frequencies have no mean or no variance."""
     factor, name = _TAILS.get(law.name, (0.0, ""))
-    index = factor * (getattr(law, name, 1.0) if shape is None else shape)
+    index = factor * getattr(law, name, 1.0)
     if 0.0 < index <= 2.0 and (name != "exponent" or index < 2.0):
         lacking, meaning = ("mean", "do not converge") if index <= 1.0 else ("variance", "converge slowly")
         warnings.warn(
             f"frequencies of {law.name} have tails of index {index:g}, so derivatives have no {lacking}: gradients "
-            f"hold for these points, but estimates for the law {meaning}; expected lighter tails, or evaluate_phi",
+            f"hold for these points, but estimates for the law {meaning}; expected lighter tails",
             stacklevel=stacklevel,
         )
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
-def _fields(law: Kernel) -> list[Any]:
-    return [f for f in dataclasses.fields(law) if f.name != "ndim"]  # type: ignore[arg-type]
-
-
-def _listed(names: list[str]) -> str:
-    return " or ".join(map(repr, names)) if names else "no parameter"
-
-
-def _family(kernel: Any, values: Values) -> Kernel:
-    law = read_kernel(kernel)
-    if not isinstance(law, Family):
-        raise ValueError(f"kernel is {law!r}, which is not one family; expected one, such as 'gaussian'")
-    known = [f.name for f in _fields(law)]
-    for name in values:
-        if name not in known:
-            raise ValueError(f"{law.name} has no parameter {name!r}; expected {_listed(known)}")
-    return law
-
-
-def _read_values(law: Kernel, values: Values, xp: ModuleType, device: Any) -> Values:
-    read = {name: array.widen(array.numbers(v, xp, name=name, device=device), xp) for name, v in values.items()}
-    if law.name == "spectral_mixture" and read:
-        read = _complete(law, read, next(iter(read.values())), xp)
-        if read["weights"].ndim != 1:
-            raise ValueError(f"weights has shape {tuple(read['weights'].shape)}; expected (J,), one for each component")
-        shape = (read["weights"].shape[0], law.ndim)
-        for name in ("means", "scales"):
-            value = read[name][:, None] if read[name].ndim == 1 else read[name]
-            if tuple(value.shape) not in ((shape[0], 1), shape):
-                raise ValueError(f"{name} has shape {tuple(read[name].shape)}; expected {shape}")
-            read[name] = xp.broadcast_to(value, shape)
-        return read
-    for name, value in read.items():
-        axes = (law.ndim,) if isinstance(law, Scaled) and name == law.unit else ()
-        if tuple(value.shape) not in ((), (1,), axes):
-            each = f", or {axes}" if axes else ""
-            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected one number{each}")
-        read[name] = xp.broadcast_to(value, axes) if axes else xp.reshape(value, ())
-    return read
-
-
 def _constant(value: Any, like: Array, xp: ModuleType) -> Array:
     return array.from_host(np.asarray(value, np.float64), xp, device=array.device(like), dtype=like.dtype)
-
-
-def _complete(law: Kernel, values: Values, like: Array, xp: ModuleType) -> Values:
-    """Return all parameters as arrays."""
-    return {f.name: _constant(getattr(law, f.name), like, xp) for f in _fields(law) if f.name not in values} | values
 
 
 # -- the transport -----------------------------------------------------------------------------------------------------

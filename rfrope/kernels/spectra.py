@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -92,16 +92,13 @@ class LogUniform(Family):
             raise ValueError(f"low is {self.low} and high {self.high}; expected low < high")
 
     @property
-    def _log_ratio(self) -> float | Array:
+    def _log_ratio(self) -> float:
         """``ln(high/low)``, exact to rounding for close and for distant ends."""
         excess = (self.high - self.low) / self.low
-        if not isinstance(excess, float):
-            return array.namespace(excess=excess).log1p(excess)
         return math.log1p(excess) if excess < 1e300 else math.log(self.high) - math.log(self.low)
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        x = lags[..., 0]
-        return array.map_blocks(self._mean_cos, x, xp) if isinstance(self._log_ratio, float) else self._mean_cos(x, xp)
+        return array.map_blocks(self._mean_cos, lags[..., 0], xp)
 
     def _mean_cos(self, x: Array, xp: ModuleType) -> Array:
         x = xp.where(x < 0.0, -x, x)  # its slope at 0 is not 0, so that second derivatives are right there
@@ -336,21 +333,12 @@ class SpectralMixture(Family):
             yield weight, tuple(np.broadcast_to(mean, self.ndim).tolist()), scale
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        def term(weight: Any, mean: Any, scale: Any, lags: Array, waves: Array | None = None) -> Array:
+        total: Array = 0.0
+        for weight, mean, scale in self._components():
             envelope = xp.exp(-0.5 * square(lags * broadcast(scale, lags, xp), xp))
-            if waves is None:
-                seen = xp.where((envelope == 0.0)[..., None], xp.zeros_like(lags), lags)
-                waves = _wave(mean, seen, xp)
-            return weight * envelope * waves
-
-        if isinstance(self.weights, tuple):
-            return sum((term(*one, lags) for one in self._components()), start=0.0)
-        values = self.weights, self.means, self.scales  # arrays (J,) and (J, k), all at once
-        vectors, waves = lags[..., None, :], None
-        is_seen = array.has_host_values(lags) and array.has_host_values(self.means)
-        if is_seen and bool(xp.all((xp.abs(vectors) < LARGEST) & (xp.abs(vectors * self.means) < _KNOWN))):
-            waves, _ = turns.cos_sin(Angles(lags, self.means, None, xp))  # (..., J): rows of phases, as of a Rope
-        return xp.sum(term(*values, vectors + xp.zeros_like(self.means), waves), axis=-1)
+            seen = xp.where((envelope == 0.0)[..., None], xp.zeros_like(lags), lags)
+            total = total + weight * envelope * _wave(mean, seen, xp)
+        return total
 
     def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         parts = []

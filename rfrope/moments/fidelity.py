@@ -83,7 +83,7 @@ def kernel_gap(frequencies: Array, kernel: Kernel | str | Array, context: int) -
     frequencies : array_like, (D,) or (H, D, 1), radians per unit of position
         Usually a parameter: gradients reach it.
     kernel : Kernel, str or array_like
-        The law; or Phi at the lags 0, 1, ..., context - 1, as `kernels.evaluate_phi` returns it with gradients.
+        The law; or Phi at the lags 0, 1, ..., context - 1, which gradients reach, too.
     context : int
         Number of lags, at least 1.
 

@@ -9,7 +9,7 @@ from problems import units
 
 import rfrope
 from rfrope import kernels
-from rfrope.kernels import Kernel, axes, evaluate_phi, mixture, parameters, parse, register, transport_points
+from rfrope.kernels import Kernel, axes, mixture, parameters, parse, register
 from rfrope.kernels.families import Gaussian
 
 G, C, E, P = map(parse, ("gaussian(scale=4)", "cauchy(scale=3)", "exponential(scale=6)", "periodic"))
@@ -27,12 +27,6 @@ def at_bounds():
         for name in sorted({*units(made), "scales", "means"} & set(record.parameters)):
             value = (1e300,) * len(made.means) if name in ("means", "scales") else 1e300
             yield partial(dataclasses.replace, made, **{name: value}), ValueError, (f"{name} is ", " to 2**500")
-
-
-def learned(**values):
-    torch = library("torch").module
-    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
-    return transport_points(np.array([[0.5, 0.4, 0.8]]), "stable", **tensors)
 
 
 def of_tensors():
@@ -119,17 +113,4 @@ ROWS = [
       for name in ("", "two words", "1st", 3, None)),
     (lambda: register(**TAKEN | {"factory": lambda height: height}), TypeError, "has parameter 'height' without"),
     (lambda: register(**TAKEN | {"factory": 3}), TypeError, "factory is 3; expected a callable"),
-    # parameters that are learned
-    (lambda: transport_points([0.3], "periodic", scale=ONE), ValueError, ("scale of periodic has no ", "'period'")),
-    (lambda: transport_points([[0.3] * 3], "matern(ndim=2)", nu=np.ones(2)), ValueError, "nu has shape (2,); "),
-    (lambda: transport_points([0.3], "gaussian(ndim=2)", scale=ONE), ValueError, "points has shape"),
-    (lambda: transport_points([1.0], "gaussian", scale=ONE), ValueError, "inside the unit cube"),
-    (lambda: evaluate_phi([1.0], "gaussian * cauchy", scale=ONE), ValueError, "not one family"),
-    (lambda: evaluate_phi([1.0], "gaussian", nu=ONE), ValueError, "no parameter 'nu'; expected 'scale'"),
-    (lambda: evaluate_phi([[1.0, 2.0]], "gaussian(ndim=2)", scale=np.ones(3)), ValueError, "scale has shape (3,)"),
-    (lambda: transport_points([[0.3, 0.4]], "gaussian(ndim=2)", scale=np.ones((1, 2))), ValueError, "has shape (1, 2)"),
-    *((partial(evaluate_phi, [1.0], "spectral_mixture", weights=np.asarray(weights)), ValueError,
-       ("weights has shape ", "; expected (J,)")) for weights in (0.3, [[0.5, 0.5]])),
-    (lambda: learned(exponent=2.0), ValueError, "exponent is 2.0, where its derivatives are infinite"),
-    (lambda: learned(exponent=2.1), ValueError, "exponent is 2.1; expected at most 2"),
 ]  # fmt: skip

@@ -91,8 +91,6 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
     "design": {"context": 64},
     "designs.optimise": {"n_blocks": 2, "starts": 1},
     "kernels.axes": {"first": LAW, "second": CAUCHY},
-    "kernels.evaluate_phi": {"scale": np.array(8.0)},
-    "kernels.transport_points": {"scale": np.array(8.0)},
     "blocks_for_error": {"max_lag": 64},
     "moments.polar_score": BIASED,
     "moments.polar_variance": BIASED,
@@ -439,7 +437,7 @@ TAKING = {name for name, function in SHORT.items() if takes_arrays(name, functio
 ESTIMATES = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estimates}
 FROM_HOST = ESTIMATES | {"isotropic": functools.partial(call_once, "isotropic")}
 OF_THE_HOST = {  # as docs/explain/precision.rst says
-    *("kernels.transport_points", "pair_covariance"),
+    "pair_covariance",
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
     *("atlas", "scaling.scale_axis"),
