@@ -57,9 +57,9 @@ def transform(turned, lags, kind):
     """Return the plan and the time of the transform, whatever the direct sum would cost."""
     grid = transforms.grid_of(lags) if kind == "grid" else None
     if grid:
-        plan = transforms.plan_on_grid(turned.omega, len(lags), grid, sums._COSTS)
+        plan = transforms.plan_on_grid(turned.omega, len(lags), grid)
     else:
-        plan = transforms.plan_scattered(turned.omega, lags, sums._COSTS)
+        plan = transforms.plan_scattered(turned.omega, lags)
     return (None, math.nan) if plan is None else (plan, fastest(lambda: sums._transformed(turned, lags, plan)))
 
 
@@ -87,7 +87,7 @@ def table():
     for kind in ("grid", "scattered"):
         for axes, count, n_lags in CASES:
             turned, lags = problem(axes, count, n_lags, kind)
-            expected = turned.count * len(lags) * sums._COSTS.pair(axes)
+            expected = turned.count * len(lags) * transforms.COSTS.pair(axes)
             direct = fastest(lambda turned=turned, lags=lags: sums._direct_sums(turned, lags), 3)
             plan, took = transform(turned, lags, kind)
             planned = math.nan if plan is None else plan.cost

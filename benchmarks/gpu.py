@@ -29,7 +29,7 @@ from benchmarks.rotation_peers import need
 from benchmarks.timing import Missing
 
 HEADINGS = ("job", "who", "median us", "least us", "rate", "unit", "of copy", "target", "error")
-PACKAGES = ("numpy", "scipy", "numba", "ml_dtypes", "torch", "triton", "flash-attn", "cufinufft")
+PACKAGES = ("numpy", "scipy", "numba", "ml_dtypes", "torch", "triton", "flash-attn")
 FAILED = "FAILED"
 ROUNDS, QUICK_ROUNDS = 100, 20
 _MOST_SECONDS = 2.0  # for the rounds of one entry

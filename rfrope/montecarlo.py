@@ -169,8 +169,8 @@ def estimate_kernel(
     For many lags in a NumPy array or a CPU torch tensor the sums use a non-uniform fast Fourier transform (finufft:
     type 1 for lags on a uniform grid, else type 3, up to three axes) if that is cheaper than the direct sum. Values are
     then within 1e-9 of it, and standard errors within 1e-4 (where the variance of a single draw is below 1e-6, a series
-    or the direct sum is used). On a CUDA device, cufinufft is used for very many lags. Otherwise, and without finufft
-    or Numba, the sum is direct, and phases are accurate to ``1.1e-16 |u|``.
+    or the direct sum is used). On a CUDA device, and without finufft or Numba, the sum is direct, and phases are
+    accurate to ``1.1e-16 |u|``.
 
     `Estimate.trusted` is True where the variance is too large for 256 draws to hold it, or where the sum of fourth
     powers of the deviations is below 2 % of the squared sum of their squares. The latter is checked in NumPy and CPU

@@ -53,7 +53,7 @@ class Diagnostic:
 
     def diagnose(self) -> Diagnosis:
         """Return what is found: in this process, but for what needs CuPy and the driver."""
-        if self.package in ("cupy", "cufinufft"):
+        if self.package == "cupy":
             return self.run_apart()
         noise = io.StringIO()
         with warnings.catch_warnings(action="ignore"), redirect_stdout(noise), redirect_stderr(noise):
@@ -192,16 +192,6 @@ def _look_at_kernels() -> str:
     return "compiled for this device"
 
 
-def _look_at_cufinufft() -> str:
-    """Transform two points."""
-    backend = dispatch.load(dispatch.CUDA.sums)
-    try:
-        backend.load_nufft()
-    except Exception as error:
-        raise ImportError(f"{reason_of(error)}; sums over many lags are computed directly") from None
-    return "built for CUDA 12; transformed two points on this device"
-
-
 _LOOPS = "unset NUMBA_DISABLE_JIT NUMBA_NUM_THREADS, or pip install --upgrade --force-reinstall numba"
 LIBRARIES = (
     Diagnostic("NumPy", "numpy", _look_at("numpy")),
@@ -217,7 +207,6 @@ BACKENDS = (
     Diagnostic("torch operators", "torch", _look_at_operators, "see PyTorch above", "see PyTorch above"),
     Diagnostic("Triton kernels", "triton", _look_at_triton, "see PyTorch above", "see PyTorch above"),
     Diagnostic("CUDA kernels", "cupy", _look_at_kernels, "see CuPy above", "see CuPy above"),
-    Diagnostic("transforms on a device", "cufinufft", _look_at_cufinufft, _CUPY, _CUPY),
 )
 
 if __name__ == "__main__":

@@ -13,13 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from rfrope._core.arguments import LARGEST
-from rfrope._core.array import Array
 from rfrope._core.capacity import parts
 
 ACCURACY = 1e-12
@@ -52,23 +50,13 @@ class Costs:
         return self.direct[min(axes, 3) - 1] + self.direct_axis * max(0, axes - 3)
 
 
-CPU = Costs(  # on one thread: python -m benchmarks.crossover measures them
+COSTS = Costs(  # on one thread: python -m benchmarks.crossover measures them
     direct=(1.6, 1.9, 2.2),
     direct_axis=0.3,
     call=(3e5, 4e5, 7e5),
     point=(50.0, 120.0, 820.0),
     cell=(25.0, 13.0, 13.0),
     target=100.0,
-)
-# ESTIMATES, not measured: a device of a data centre, from its peak in float64 and from what is published on cufinufft.
-# Reading and planning on the host is in the price of a point.
-CUDA = Costs(
-    direct=(1.7e-3, 2.8e-3, 3.9e-3),
-    direct_axis=2e-3,
-    call=(5e6, 5e6, 5e6),
-    point=(25.0, 50.0, 250.0),
-    cell=(0.05, 0.05, 0.05),
-    target=30.0,
 )
 
 
@@ -95,12 +83,12 @@ class TransformPlan:
     inside: np.ndarray | None
 
 
-def may_pay(count: int, n_lags: int, axes: int, costs: Costs) -> bool:
+def may_pay(count: int, n_lags: int, axes: int) -> bool:
     """Say whether a transform could pay at all, on the smallest grid that there can be."""
-    if axes > len(costs.call) or not count or not n_lags:
+    if axes > len(COSTS.call) or not count or not n_lags:
         return False
-    least = costs.call[axes - 1] + count * costs.point[axes - 1]
-    return least < count * n_lags * costs.pair(axes)
+    least = COSTS.call[axes - 1] + count * COSTS.point[axes - 1]
+    return least < count * n_lags * COSTS.pair(axes)
 
 
 # -- grids -------------------------------------------------------------------------------------------------------------
@@ -168,22 +156,22 @@ def _is_exact(origin: float, step: float, largest: float) -> bool:
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def plan(omega: np.ndarray, lags: np.ndarray, grid: Grid | None, costs: Costs) -> TransformPlan | None:
+def plan(omega: np.ndarray, lags: np.ndarray, grid: Grid | None) -> TransformPlan | None:
     """Return the cheapest transform of ``(n, k)`` frequencies, or None where the direct sum is cheaper or the only way.
 
     `grid` is that of the lags, if they are on one.
     """
     if not _is_within(omega) or not _is_within(lags):
         return None
-    plans = [] if grid is None else [plan_on_grid(omega, len(lags), grid, costs)]
+    plans = [] if grid is None else [plan_on_grid(omega, len(lags), grid)]
     if grid is None or any(axis.loss for axis in grid):
-        plans.append(plan_scattered(omega, lags, costs))
-    direct = omega.shape[0] * len(lags) * costs.pair(omega.shape[1])
+        plans.append(plan_scattered(omega, lags))
+    direct = omega.shape[0] * len(lags) * COSTS.pair(omega.shape[1])
     paying = [plan for plan in plans if plan is not None and plan.cost < direct]
     return min(paying, key=lambda plan: plan.cost) if paying else None
 
 
-def plan_on_grid(omega: np.ndarray, n_lags: int, grid: Grid, costs: Costs) -> TransformPlan | None:
+def plan_on_grid(omega: np.ndarray, n_lags: int, grid: Grid) -> TransformPlan | None:
     """Type 1: frequencies at which the grid's own rounding would be seen stay outside."""
     count, k = omega.shape
     rows = math.prod(axis.count for axis in grid[1:])
@@ -196,8 +184,8 @@ def plan_on_grid(omega: np.ndarray, n_lags: int, grid: Grid, costs: Costs) -> Tr
     inside = lost <= PHASE_LOSS
     outside = count - int(np.count_nonzero(inside))
     cells = math.prod(finer(axis.count) for axis in grid)
-    cost = blocks * (costs.call[k - 1] + count * costs.point[k - 1]) + cells * costs.cell[k - 1]
-    return TransformPlan(cost + outside * n_lags * costs.pair(k), grid, inside if outside else None)
+    cost = blocks * (COSTS.call[k - 1] + count * COSTS.point[k - 1]) + cells * COSTS.cell[k - 1]
+    return TransformPlan(cost + outside * n_lags * COSTS.pair(k), grid, inside if outside else None)
 
 
 def finer(modes: int) -> int:
@@ -205,7 +193,7 @@ def finer(modes: int) -> int:
     return max(2 * modes, 26)
 
 
-def plan_scattered(omega: np.ndarray, lags: np.ndarray, costs: Costs) -> TransformPlan | None:
+def plan_scattered(omega: np.ndarray, lags: np.ndarray) -> TransformPlan | None:
     """Type 3: its grid is as large as the product of both ranges, so the largest frequencies may stay outside."""
     count, k = omega.shape
     reach = 0.5 * (np.max(lags, axis=0) - np.min(lags, axis=0))
@@ -220,9 +208,9 @@ def plan_scattered(omega: np.ndarray, lags: np.ndarray, costs: Costs) -> Transfo
         if cells * 2**k > _CELLS or limit > 2.0**20:
             continue
         inside = rank + 1
-        cost = 2.0 * costs.call[k - 1] + (inside + len(lags)) * 1.5 * costs.point[k - 1] + len(lags) * costs.target
-        cost += cells * 2**k * costs.cell[k - 1]
-        cost += (count - inside) * len(lags) * costs.pair(k)
+        cost = 2.0 * COSTS.call[k - 1] + (inside + len(lags)) * 1.5 * COSTS.point[k - 1] + len(lags) * COSTS.target
+        cost += cells * 2**k * COSTS.cell[k - 1]
+        cost += (count - inside) * len(lags) * COSTS.pair(k)
         if best is None or cost < best[0]:
             best = (cost, limit, inside)
     if best is None:
@@ -231,11 +219,11 @@ def plan_scattered(omega: np.ndarray, lags: np.ndarray, costs: Costs) -> Transfo
 
 
 def plans_of_moments(
-    omega: np.ndarray, lags: np.ndarray, costs: Costs, planned: Callable[..., TransformPlan | None]
+    omega: np.ndarray, lags: np.ndarray, planned: Callable[..., TransformPlan | None]
 ) -> list[tuple[np.ndarray, TransformPlan]] | None:
     """Return transforms that give the sums at the lags and then at the doubled lags, or None for the direct sum."""
-    direct = omega.shape[0] * len(lags) * costs.pair(omega.shape[1])
-    if not may_pay(omega.shape[0], len(lags), omega.shape[1], costs) or not np.all(np.abs(lags) <= 0.5 * LARGEST):
+    direct = omega.shape[0] * len(lags) * COSTS.pair(omega.shape[1])
+    if not may_pay(omega.shape[0], len(lags), omega.shape[1]) or not np.all(np.abs(lags) <= 0.5 * LARGEST):
         return None
     both, best = np.concatenate([lags, 2.0 * lags]), None
     for choice in ([both], [lags, 2.0 * lags]):
@@ -247,17 +235,17 @@ def plans_of_moments(
     return best
 
 
-# -- what surrounds a transform, on any library like NumPy -------------------------------------------------------------
+# -- what surrounds a transform -------------------------------------------------------------
 
 
-def from_blocks(grid: Grid, n_lags: int, modes: Callable[[int, tuple[int, ...]], Array], xp: ModuleType) -> Array:
+def from_blocks(grid: Grid, n_lags: int, modes: Callable[[int, tuple[int, ...]], np.ndarray]) -> np.ndarray:
     """Sums at the lags of a grid, from transforms of blocks along its first axis: ``modes(first, shape)``."""
     shape = tuple(axis.count for axis in grid)
     rows = math.prod(shape[1:])
     length = min(shape[0], MODES // rows)
     if length == shape[0]:
-        return modes(0, shape)[tuple(xp.asarray(axis.index) for axis in grid)]
-    sums = xp.empty(n_lags, xp.complex128)
+        return modes(0, shape)[tuple(axis.index for axis in grid)]
+    sums = np.empty(n_lags, np.complex128)
     column = np.zeros(n_lags, np.int64)
     for axis in grid[1:]:
         column = column * axis.count + axis.index
@@ -271,8 +259,7 @@ def from_blocks(grid: Grid, n_lags: int, modes: Callable[[int, tuple[int, ...]],
             chosen: Any = slice(*np.searchsorted(along, (first, first + here)).tolist())
         else:
             chosen = np.flatnonzero((along >= first) & (along < first + here))
-        at = chosen if ordered else xp.asarray(chosen)
-        sums[at] = block[xp.asarray(along[chosen] - first), xp.asarray(column[chosen])]
+        sums[chosen] = block[along[chosen] - first, column[chosen]]
     return sums
 
 
@@ -295,16 +282,18 @@ def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return high, x - high
 
 
-def moments_of_means(means: Array, zero: Array, count: int, odd: bool, xp: ModuleType) -> tuple[Array, Array, Array]:
+def moments_of_means(
+    means: np.ndarray, zero: np.ndarray, count: int, odd: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean and sum of squared deviations from the means of ``exp(i u)`` and, after these, of ``exp(2 i u)``.
 
     `zero` marks lags of nothing, whose moments are known. Returned last is where the variance is too small for this.
     """
     single, double = means[: len(zero)], means[len(zero) :].real
-    mean: Any = xp.where(zero, 0.0 if odd else 1.0, single.imag if odd else single.real)
-    variance = xp.clip(0.5 * (1.0 - double if odd else 1.0 + double) - mean * mean, 0.0, None)
+    mean: Any = np.where(zero, 0.0 if odd else 1.0, single.imag if odd else single.real)
+    variance = np.clip(0.5 * (1.0 - double if odd else 1.0 + double) - mean * mean, 0.0, None)
     flat = (variance < LEAST_VARIANCE) & ~zero
-    return mean, xp.where(zero, 0.0, variance * count), flat
+    return mean, np.where(zero, 0.0, variance * count), flat
 
 
 # -- chunks of estimates -----------------------------------------------------------------------------------------------
@@ -325,7 +314,7 @@ def draws_in_chunk(where: str, lags: np.ndarray | None, n_lags: int, n_samples: 
         return _power_of_two(min(2**20, 2**24 // (draws + axes)))
     if lags is None:
         return sets_in_chunk(n_lags + draws + axes)
-    if may_pay(min(_DRAWS, n_samples), n_lags, axes, CPU) and (axes == 1 or grid_of(lags) is not None):
+    if may_pay(min(_DRAWS, n_samples), n_lags, axes) and (axes == 1 or grid_of(lags) is not None):
         return _power_of_two(min(_DRAWS, 2**22 // (draws + axes)))
     length = _power_of_two(min(2**16, 2**20 // (draws + axes)))
     while length > 2**10 and length * n_lags > 2**22:

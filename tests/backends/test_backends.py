@@ -45,7 +45,6 @@ from sum_problems import (
     mean_cos,
     plain_mean,
     plain_moments,
-    put_finufft_for_cufinufft,
 )
 
 import rfrope
@@ -335,8 +334,6 @@ def test_memory_that_overlaps(arrays, name):
 def transformed(place, monkeypatch):
     """Names of the paths of sums that were taken."""
     module, names = backend(place, "sums"), []
-    if place == "cuda":
-        put_finufft_for_cufinufft(module, monkeypatch)
     for name in ("_grid_sums", "_scattered_sums"):
         right = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, name=name, right=right: names.append(name) or right(*a))

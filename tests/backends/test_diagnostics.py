@@ -102,7 +102,7 @@ def backends(monkeypatch):
     """``backends(place=function)`` makes up how the backends of a place load; without a function they do."""
 
     def install(**loads):
-        module = types.SimpleNamespace(KERNELS=("first<float>", "second"), load_nufft=lambda: print)
+        module = types.SimpleNamespace(KERNELS=("first<float>", "second"))
         monkeypatch.setattr(dispatch, "load", lambda one: loads.get(one.place, lambda: module)())
 
     return install
@@ -135,8 +135,7 @@ def test_kernels_are_compiled_to_find_out(monkeypatch, backends):
     assert look_at("CUDA kernels").active
     assert compiled == [(one.module, "first<float>") for one in dispatch.CUDA]
     backends(cuda=raising(ImportError("libcuda.so.1: cannot open")))
-    for name in ("CUDA kernels", "transforms on a device"):
-        assert look_at(name).reason == "ImportError: libcuda.so.1: cannot open"
+    assert look_at("CUDA kernels").reason == "ImportError: libcuda.so.1: cannot open"
 
 
 @pytest.mark.skipif(bool(triton_device.MISSING), reason=triton_device.MISSING or "it can run")
@@ -149,15 +148,6 @@ def test_triton_turns_a_block_to_find_out(monkeypatch):
     backend = dispatch.load(dispatch.TRITON)
     monkeypatch.setattr(backend, "rotated_by_phases", lambda x, *_: x)
     assert look_at("Triton kernels").reason == "AssertionError: what it compiled computes something else"
-
-
-def test_cufinufft_that_backends_cannot_use(monkeypatch, backends):
-    backends()
-    assert look_at("transforms on a device").active
-    backends(cuda=lambda: types.SimpleNamespace(load_nufft=raising(RuntimeError("no kernel image"))))
-    monkeypatch.setitem(sys.modules, "cufinufft", types.ModuleType("cufinufft"))
-    reason = "ImportError: RuntimeError: no kernel image; sums over many lags are computed directly"
-    assert look_at("transforms on a device").reason == reason
 
 
 # -- in this process, or one of its own --------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ def test_unaligned_arrays_give_the_same_bits():
 def test_moments_by_transforms_are_the_plain_ones_in_order(odd, lags, in_parts, monkeypatch):
     omega, used = np.random.default_rng(0).standard_normal((3000, 1)), []
 
-    def apart(omega, lags, costs, planned):
+    def apart(omega, lags, planned):
         used.extend((part, planned(part, transforms.grid_of(part))) for part in (lags, 2.0 * lags))
         return used
 
@@ -277,16 +277,15 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
 def test_moments_are_transformed_whole_or_not_at_all():
     """Both lags and their doubles; few lags, or lags whose doubles are too far, never."""
     omega, lags = np.ones((4096, 1)), np.arange(5000.0)[:, None]
-    costs = transforms.CPU
 
     def up_to(furthest):
         return lambda part, grid: None if np.max(part) > furthest else transforms.TransformPlan(1.0, None, None)
 
     for furthest, found in ((1e9, 1), (6000.0, None), (10.0, None)):
-        plans = transforms.plans_of_moments(omega, lags, costs, up_to(furthest))
+        plans = transforms.plans_of_moments(omega, lags, up_to(furthest))
         assert (None if plans is None else len(plans)) == found
-    assert transforms.plans_of_moments(omega, lags * transforms.LARGEST, costs, up_to(np.inf)) is None
-    assert transforms.plans_of_moments(omega[:1], lags[:2], costs, up_to(np.inf)) is None
+    assert transforms.plans_of_moments(omega, lags * transforms.LARGEST, up_to(np.inf)) is None
+    assert transforms.plans_of_moments(omega[:1], lags[:2], up_to(np.inf)) is None
 
 
 @pytest.mark.parametrize("phases", [1, 7, 40, 2**25])

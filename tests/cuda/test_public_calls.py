@@ -13,10 +13,9 @@ import supported
 from emulator import COMPILER, NO_COMPILER
 from rotation_calls import DTYPES
 from stand_in import Device, Stream, on_device, standing_in
-from sum_problems import PAYING
 
 import rfrope
-from rfrope._backends.cuda import device, sums
+from rfrope._backends.cuda import device
 from rfrope._core import dispatch
 from rfrope._core.libraries import TORCH
 from rfrope.rotation import turning
@@ -137,36 +136,6 @@ def test_threads_of_an_executor_work_on_the_device_of_the_arrays():
         found, _ = estimate("gaussian(scale=4)", executor=pool)(lags)
         assert {work.device for work in machine.work} == {1}
         np.testing.assert_allclose(found.get(), wanted, rtol=1e-9)
-
-
-@pytest.mark.parametrize("wrong", [False, True])
-def test_transforms_run_on_the_stream_of_their_arrays_and_not_at_all_where_they_are_wrong(wrong):
-    """With finufft in the place of cufinufft."""
-    finufft = pytest.importorskip("finufft")
-    omega, lags, streams = rfrope.sample("gaussian(scale=4)", 2**11, rng=1), np.arange(1024.0), []
-
-    def called(name, *arguments, gpu_stream, gpu_device_id, **options):
-        streams.append((gpu_device_id, gpu_stream))
-        host = [one.host if hasattr(one, "host") else one for one in arguments]
-        if wrong:
-            return on_device(np.zeros(3, np.complex128))
-        return on_device(getattr(finufft, name)(*host, nthreads=1, **options))
-
-    library = type("cufinufft", (), {"__getattr__": lambda _, name: lambda *a, **o: called(name, *a, **o)})()
-    find, wanted = sums.nufft.__wrapped__, rfrope.analysis.mean_kernel(lags, omega)
-    with (
-        standing_in(),
-        Device(1),
-        Stream() as stream,
-        pytest.MonkeyPatch.context() as patch,
-    ):  # ends before standing in does
-        patch.setitem(sys.modules, "cufinufft", library)
-        patch.setattr(sums, "nufft", find)
-        patch.setattr(sums, "_COSTS", PAYING)
-        found = rfrope.analysis.mean_kernel(on_device(lags), on_device(omega)).get()
-    assert set(streams) == {(1, stream.ptr)}
-    assert (len(streams) == 1) is wrong  # the trial
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
 
 
 # -- tensors of PyTorch, which the kernels see as CuPy's arrays --------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 import mpmath
@@ -10,18 +9,15 @@ import numpy as np
 import pytest
 from emulator import COMPILER, NO_COMPILER, emulation
 from sum_problems import (
-    BOUND,
     QUANTITIES,
     exact_moments,
     kernel_moments,
     mean_cos,
     plain_mean,
     plain_moments,
-    put_finufft_for_cufinufft,
 )
 
 import rfrope
-from rfrope._backends import transforms
 from rfrope._backends.cuda import device
 from rfrope._backends.cuda import sums as backend
 from rfrope._core import array
@@ -122,59 +118,6 @@ def test_many_axes_of_heads():
     with emulation():
         got = mean_cos(backend, omega, lags)
     np.testing.assert_allclose(got, plain_mean(omega, lags), rtol=0, atol=2e-15)
-
-
-# -- transforms, with finufft in the place of cufinufft ----------------------------------------------------------------
-
-
-@pytest.fixture
-def calls(monkeypatch):
-    return put_finufft_for_cufinufft(backend, monkeypatch)
-
-
-def test_phases_are_folded_before_they_are_rounded_and_begin_at_the_origin(calls):
-    omega, lags = normal(400, 1, scale=1e5), (np.arange(2.0**17) * 1.5 + 7.25)[:, None]
-    with emulation() as ran:
-        got = mean_cos(backend, omega, lags)
-    assert calls == ["nufft1d1"]
-    assert "form_sources" in ran
-    assert np.max(np.abs(got[-50:] - exact_moments(omega, lags[-50:])[0])) < BOUND
-
-
-def test_transforms_of_heads_blocks_and_parts(calls, monkeypatch):
-    monkeypatch.setattr(transforms, "MODES", 500)
-    monkeypatch.setattr(backend, "_DRAWS", 1500)
-    omega, lags = normal(1, 3500, 1), np.stack([np.arange(1234.0), np.arange(1234.0) * 0.5])[:, :, None]
-    with emulation():
-        got = mean_cos(backend, omega, lags)
-    assert calls == ["nufft1d1"] * (2 * 2 * 3)  # heads, parts and blocks; the last part is too short to pay
-    np.testing.assert_allclose(got, plain_mean(omega, lags), rtol=0, atol=BOUND / 10)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e100, 1e308])
-def test_numbers_that_no_transform_takes_are_summed_directly(bad, calls):
-    omega, lags = normal(1500), np.arange(600.0)
-    omega[7] = bad
-    with emulation() as ran:
-        got = mean_cos(backend, omega, lags)
-        kernel_moments(backend, omega, lags)
-    assert not calls
-    assert "form_sources" not in ran
-    assert np.isnan(got[5]) == (bad != 1e100)  # the phase of 1e308 at lag 5 is infinite
-
-
-def test_without_cufinufft_and_for_small_sums_nothing_is_read(monkeypatch):
-    monkeypatch.setattr(backend, "nufft", lambda: None)
-    monkeypatch.setattr(array, "to_host", lambda x: pytest.fail("an array was copied to the host"))
-    omega, lags = normal(300), np.arange(100.0)
-    with emulation():
-        mean_cos(backend, omega, lags)
-        kernel_moments(backend, omega, lags)
-        monkeypatch.setattr(transforms, "may_pay", lambda *arguments: True)
-        mean_cos(backend, omega, lags)
-        monkeypatch.setattr(backend, "nufft", lambda: 1 / 0)
-        monkeypatch.setattr(transforms, "may_pay", lambda *arguments: False)
-        kernel_moments(backend, omega, lags)
 
 
 # -- public functions --------------------------------------------------------------------------------------------------

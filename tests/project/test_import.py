@@ -44,7 +44,7 @@ VALIDATE = "import rfrope\nrfrope.validate('exponential', n_samples=100, n_trial
         ("import rfrope", HEAVY),
         (SCORES, LIBRARIES | {"finufft"}),
         (VALIDATE, LIBRARIES | {"scipy.stats"}),
-        (WORK, {"cupy", "cufinufft"}),
+        (WORK, {"cupy"}),
     ],
     ids=["import", "scores", "validate", "work"],
 )

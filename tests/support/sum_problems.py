@@ -6,17 +6,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 from plain_angles import angles_of, vectors
 from rotation_calls import without_backends
 
 import rfrope
 from rfrope import montecarlo
-from rfrope._backends import transforms
 from rfrope._core import sums, turns
 
 BOUND = 1e-9  # error of a mean by transforms, as promised
-PAYING = transforms.Costs((1.6, 1.9, 2.2), 0.3, (3e5, 4e5, 7e5), (50.0, 120.0, 820.0), (25.0, 13.0, 13.0), 100.0)
 QUANTITIES = ("phi", "phi2", "sin")
 LAWS = ("gaussian(scale=4{})", "exponential(scale=4{})")  # the second is a Cauchy law: |omega| far above 1e4
 
@@ -68,16 +65,3 @@ def plain_moments(omega: np.ndarray, delta: np.ndarray, quantity: str = "phi") -
     """Moments by the generic function."""
     delta, omega = vectors(delta, omega)
     return montecarlo._kernel_moments.generic(omega, delta, quantity)
-
-
-def put_finufft_for_cufinufft(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let finufft stand for cufinufft, at prices that make transforms pay; returns the names of the calls."""
-    finufft, names = pytest.importorskip("finufft"), []
-
-    def call(name: str, *arguments: Any, **options: Any) -> Any:
-        names.append(name)
-        return getattr(finufft, name)(*arguments, nthreads=1, **options)
-
-    monkeypatch.setattr(module, "nufft", lambda: call)
-    monkeypatch.setattr(module, "_COSTS", PAYING)
-    return names

@@ -34,7 +34,6 @@ _TILE = 2**12  # lags that a thread takes at a time
 
 _PAIRED_LAGS = 32  # lags whose sums stay in the second cache
 
-_COSTS = transforms.CPU
 _HOW: dict[str, Any] = dict(eps=transforms.ACCURACY, isign=1, nthreads=1, upsampfac=2.0)  # finufft transforms
 
 
@@ -210,7 +209,7 @@ def _direct_mean(turned: _Turned, lags: np.ndarray) -> np.ndarray:
 def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     """Mean cos of frequencies ``(n, k)`` at lags ``(L, k)``."""
     lags, turned = _prepared(lags), _Turned.from_frequencies(omega)
-    may_pay = transforms.may_pay(turned.count, len(lags), turned.axes, _COSTS)
+    may_pay = transforms.may_pay(turned.count, len(lags), turned.axes)
     grid = transforms.grid_of(lags) if may_pay else None
     starts = range(0, turned.count, _DRAWS)
     parts = [turned.those(slice(start, start + _DRAWS)) for start in starts] if len(starts) > 1 else [turned]
@@ -241,7 +240,7 @@ def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
 
 def _plan(turned: _Turned, lags: np.ndarray, grid: transforms.Grid | None) -> transforms.TransformPlan | None:
     """Return the cheapest transform, or None where the direct sum is cheaper or the only way."""
-    plan = transforms.plan(turned.omega, lags, grid, _COSTS)
+    plan = transforms.plan(turned.omega, lags, grid)
     return plan if plan is not None and _has_finufft() else None
 
 
@@ -275,7 +274,7 @@ def _grid_sums(turned: _Turned, grid: transforms.Grid, n_lags: int) -> np.ndarra
         strengths = _phasors(turned, transforms.middle(grid, first, shape))
         return parallel.run_in_thread(lambda: transform(*points, strengths, shape, **_HOW))
 
-    return transforms.from_blocks(grid, n_lags, modes, np)
+    return transforms.from_blocks(grid, n_lags, modes)
 
 
 def _phasors(turned: _Turned, positions: np.ndarray) -> np.ndarray:
@@ -311,12 +310,12 @@ def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray
     if not _is_bounded(omega, lags, _LARGEST_PHASE):
         return _plain_moments(omega, lags, odd)
     turned = _Turned.from_frequencies(omega)
-    parts = transforms.plans_of_moments(omega, lags, _COSTS, lambda part, grid: _plan(turned, part, grid))
+    parts = transforms.plans_of_moments(omega, lags, lambda part, grid: _plan(turned, part, grid))
     if parts is None:
         return _direct_moments(turned, lags, odd)
     sums = np.concatenate([_transformed(turned, part, plan) for part, plan in parts])
     zero = ~np.any(lags, axis=1)
-    mean, m2, small = transforms.moments_of_means(sums / turned.count, zero, turned.count, odd, np)
+    mean, m2, small = transforms.moments_of_means(sums / turned.count, zero, turned.count, odd)
     flat = np.flatnonzero(small)
     exponents = np.frexp(lags[flat, 0])[1] if turned.axes == 1 else np.zeros(len(flat))  # no lag is twice another
     for exponent in np.unique(exponents):

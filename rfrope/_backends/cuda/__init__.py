@@ -1,4 +1,4 @@
-"""Functions for arrays on a CUDA device: plans in Python, kernels in CUDA C++, transforms of cufinufft."""
+"""Functions for arrays on a CUDA device: plans in Python, kernels in CUDA C++."""
 
 
 def check() -> None:

@@ -8,7 +8,6 @@ by the tests, on machines without it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import importlib.util
 import pathlib
@@ -29,7 +28,6 @@ from rfrope._core.array import Array
 OPTIONS = ("--std=c++17", "--fmad=false")
 _OLDEST = {12: 70, 13: 75}  # by NVRTC: Volta, which has __grid_constant__, and Turing
 _INCLUDE = '#include "common.cuh"'
-_TOOLKIT = (("nvidia.cuda_runtime", "libcudart.so.12"), ("nvidia.cufft", "libcufft.so.11"))
 _MOST_CACHED, _MOST_BYTES = 1024, 2**26
 _FOLDER = pathlib.Path(__file__).parent
 
@@ -144,20 +142,6 @@ def launch(source: str, name: str, blocks: int, threads: int, plan: np.ndarray) 
     """Run a kernel of a .cu file, with its template arguments, on the current device and stream, with a plan."""
     if blocks > 0:
         kernel(source, name)((blocks,), (threads,), (plan,))
-
-
-@cache
-def load_toolkit() -> None:
-    """Load CUDA's runtime and FFT from NVIDIA's packages, if they are there.
-
-    cufinufft's library is linked with them, but no search path of the system leads into such packages. Once loaded they
-    are found by their names.
-    """
-    for package, library in _TOOLKIT:
-        with contextlib.suppress(ImportError, OSError):
-            found = importlib.util.find_spec(package)
-            for folder in (found.submodule_search_locations or ()) if found else ():
-                ctypes.CDLL(str(pathlib.Path(folder, "lib", library)))
 
 
 @cache

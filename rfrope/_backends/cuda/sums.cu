@@ -291,31 +291,3 @@ __global__ void __launch_bounds__(THREADS) merge_parts(const __grid_constant__ P
     put(plan.mean + index * 8, total.mean);
     if (plan.squares) put(plan.squares + index * 8, total.squares);
 }
-
-// -- what a transform starts from -------------------------------------------------------------------------------------
-
-struct Sources {
-    Place frequencies, points, strengths;     // (n, axes), (axes, n), and (n,) of complex numbers; points may be null
-    int64 count, axes, rows;
-    double steps[3], positions[9];            // positions: rows of one number for each axis
-};
-
-// Points of a transform of type 1, step * frequency less whole turns, and strengths exp(i u): u is the phase of a
-// frequency at the sum of some positions.
-__global__ void __launch_bounds__(THREADS) form_sources(const __grid_constant__ Sources plan) {
-    const int64 i = blockIdx.x * static_cast<int64>(THREADS) + threadIdx.x;
-    if (i >= plan.count) return;
-    Turns phase = {0.0, 0.0};
-    for (int axis = 0; axis < plan.axes; ++axis) {
-        const Turns turns = turns_of(get<double>(plan.frequencies + (i * plan.axes + axis) * 8));
-        for (int row = 0; row < plan.rows; ++row)
-            phase = add_turns(phase, plan.positions[row * plan.axes + axis], turns);
-        if (!plan.points) continue;
-        const double folded = fraction(add_turns({0.0, 0.0}, plan.steps[axis], turns));
-        put(plan.points + (axis * plan.count + i) * 8, 6.283185307179586 * folded);
-    }
-    double cos_i, sin_i;
-    cos_sin({phase.high - rint(phase.high), phase.low - rint(phase.low)}, cos_i, sin_i);
-    put(plan.strengths + i * 16, cos_i);
-    put(plan.strengths + i * 16 + 8, sin_i);
-}
