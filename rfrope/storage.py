@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, files
+from rfrope._core import angles, array, files
 from rfrope._core.arguments import flag, path_of, printable, show
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
@@ -21,7 +21,7 @@ from rfrope.rotation.rope import Assumed, Rope, read_provenance, replace_fields
 __all__ = ["load", "save"]
 
 SUFFIXES = (".npz", ".safetensors")
-_FORMAT = 2  # 1, of version 0.1, has no "rope"
+_FORMAT = 2
 _UNITS = "radians per unit of position"
 _DTYPES = ("float16", "float32", "float64")
 _FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context", "polar")  # of a Rope
@@ -104,7 +104,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     Returns
     -------
     Rope
-        As saved; files of version 0.1 hold only frequencies and their source.
+        As saved.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     OSError
         If it cannot be read, or is not a regular file.
     ValueError
-        If it is damaged (its digest is checked), compressed, of another kind or a later format, or does not fit into
+        If it is damaged (its digest is checked), compressed, of another kind or format, or does not fit into
         memory.
     ModuleNotFoundError
         If the file is safetensors and that package is missing.
@@ -127,7 +127,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     Notes
     -----
     Nothing in a file is executed: pickled arrays are refused. Reading takes at most twice the length of the file in
-    memory. Files of version 0.1 load, without a digest.
+    memory.
 
     Examples
     --------
@@ -273,33 +273,20 @@ def _read_fields(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any
     try:
         metadata = files.parse_json(text)
         number, digest = metadata["format"], metadata.pop("digest", None)
-        read = {1: _read_version_0_1, _FORMAT: lambda one: {**one["rope"], "source": one["source"]}}.get(number)
-        fields = {} if read is None else read(metadata)
-        said = () if read is None else (metadata["units"], tuple(metadata["shape"]), metadata["dtype"])
+        fields: dict[str, Any] = {}
+        said: tuple[Any, ...] = ()
+        if number == _FORMAT:
+            fields = {**metadata["rope"], "source": metadata["source"]}
+            said = metadata["units"], tuple(metadata["shape"]), metadata["dtype"]
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} does not say what it holds; expected what rfrope.save writes") from None
-    if read is None:
-        raise ValueError(f"{path} has format {show(number)}; expected at most {_FORMAT}: a newer rfrope may read it")
-    if number == _FORMAT and digest != _digest(json.dumps(metadata), frequencies):
+    if number != _FORMAT:
+        raise ValueError(f"{path} has format {show(number)}; expected {_FORMAT}: another version of rfrope may read it")
+    if digest != _digest(json.dumps(metadata), frequencies):
         raise _damaged(path, "its content does not match its digest")
     found = (_UNITS, frequencies.shape, frequencies.dtype.name)
     if said != found:
         raise ValueError(f"{path} says that it holds {show(said)}, but holds {found}; expected what rfrope.save writes")
-    return fields
-
-
-def _read_version_0_1(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return what files of version 0.1 say in what they came from, or not at all; they have no digest."""
-    source = metadata["provenance"]
-    context, factor = source.get("context"), source.get("attention_factor")
-    lengths = context if isinstance(context, list) else [context]
-    fields = {"source": source}
-    if lengths and all(type(n) is int and 0 < n < 2**32 for n in lengths):
-        fields["context"] = lengths[0] if len(lengths) == 1 else tuple(lengths)
-    if source.get("pairing") in blocks.PAIRINGS:
-        fields["pairing"] = source["pairing"]
-    if isinstance(factor, float) and factor > 0.0:
-        fields["attention_factor"] = factor
     return fields
 
 

@@ -1,7 +1,6 @@
 """Ropes on disk: round trips, sources, damaged files, and files that appear whole or not at all."""
 
 import os
-import pathlib
 import stat
 import sys
 
@@ -76,17 +75,6 @@ def test_every_field_comes_back(either, fields):
         assert type(getattr(loaded, name)) is type(getattr(rope, name))
     assert loaded.source.to_dict() == {"seed": 1, "kernel": "gaussian(scale=1.0)"}
     assert rope.source.to_dict() == {"seed": 1}
-
-
-@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
-def test_a_file_that_version_0_1_wrote(suffix):
-    """By ``rfrope.save(path, sample(kernel, 8, rng=3), kernel=kernel, seed=3, context=4096, note="Φ")`` of 0.1."""
-    if suffix == "safetensors":
-        pytest.importorskip("safetensors", reason="safetensors is not installed")
-    loaded = load(pathlib.Path(__file__).with_name("tables") / f"version_0_1.{suffix}")
-    assert loaded.source.to_dict() == {"kernel": "gaussian(scale=32.0)", "seed": 3, "context": 4096, "note": "Φ"}
-    assert (loaded.context, loaded.pairing, loaded.head_dim) == (4096, "half", 16)
-    assert np.array_equal(loaded.frequencies, rfrope.sample("gaussian(scale=32)", 8, rng=3))
 
 
 def test_the_source_comes_back_as_plain_values(either):

@@ -14,10 +14,7 @@ from rfrope._core.arguments import show
 VARIABLE = "RFROPE_MAX_BYTES"  # environment variable: bytes that one call may hold
 SHARE = 0.5  # part of the free memory that one call may hold, unless that variable is set
 SMALL = 2.0**26  # bytes that are not worth asking about
-_CGROUPS = (  # limits and use of a container, version 2 and 1
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
+_CGROUP = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"  # limit and use of a container
 
 
 def check(n_bytes: float, what: str, lower: str) -> None:
@@ -49,7 +46,7 @@ def allowed() -> float:
 
 def free() -> float:
     """Bytes of memory that are free, within the limits of a container; infinite where nobody says."""
-    return min(_machine_memory(), *(_container_memory(*paths) for paths in _CGROUPS))
+    return min(_machine_memory(), _container_memory(*_CGROUP))
 
 
 def _machine_memory() -> float:

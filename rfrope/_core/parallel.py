@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
@@ -109,31 +109,16 @@ def available() -> int:
 def _quota(
     root: pathlib.Path = pathlib.Path("/sys/fs/cgroup"), membership: pathlib.Path = pathlib.Path("/proc/self/cgroup")
 ) -> int:
-    """Cores that the cgroup of this process, or one above it, pays for; a very large number without a limit."""
-    limits = []
-    try:
-        for line in membership.read_text().splitlines():
-            _, controllers, name = line.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
-                continue
-            folder = root / "cpu" if controllers else root
-            inside = pathlib.PurePosixPath(name.lstrip("/"))
-            limits += [_limit(folder / part) for part in (inside, *inside.parents)]
-    except (OSError, ValueError):
-        pass
-    return math.ceil(min(limits, default=2.0**20))
-
-
-def _limit(folder: pathlib.Path) -> float:
-    """Quota over period of one cgroup (version 2, else 1)."""
-    try:
-        quota, period = (folder / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-        except OSError:
-            return 2.0**20
-    return 2.0**20 if quota in ("max", "-1") else int(quota) / int(period)
+    """Cores that the cgroup of this process (version 2), or one above it, pays for; very many without a limit."""
+    limits = [2.0**20]
+    with suppress(OSError, ValueError):
+        (name,) = [line[3:] for line in membership.read_text().splitlines() if line.startswith("0::")]
+        inside = pathlib.PurePosixPath(name.lstrip("/"))
+        for part in (inside, *inside.parents):
+            with suppress(OSError, ValueError):  # "max"
+                quota, period = map(int, (root / part / "cpu.max").read_text().split())
+                limits.append(quota / period)
+    return math.ceil(min(limits))
 
 
 def raise_if_abandoned() -> None:

@@ -249,22 +249,6 @@ def _word_tables(name: str) -> tuple[np.ndarray, np.ndarray]:
     return np.roll(words[:, 0].view(np.int64), lowest, axis=0), np.roll(fractions, lowest, axis=0)
 
 
-def far_cos(positions: np.ndarray, frequency: np.ndarray) -> np.ndarray:
-    """Cos of the exact ``positions . frequency`` for finite NumPy arrays ``(n, k)`` of any size, by long numbers.
-
-    It takes some microseconds for each.
-    """
-    found = np.empty(len(positions))
-    for i, pair in enumerate(zip(positions.tolist(), frequency.tolist(), strict=True)):
-        phase = sum((Fraction(x) * Fraction(w) for x, w in zip(*pair, strict=True)), Fraction(0))
-        bits = max(0, phase.numerator.bit_length() - phase.denominator.bit_length()) + 128
-        bits += -bits % 512  # a few lengths of 2 pi serve all
-        turn = _two_pi(bits)
-        rest = (abs(phase.numerator) << bits) // phase.denominator % turn
-        found[i] = math.cos(math.tau * (rest / turn))
-    return found
-
-
 @lru_cache(maxsize=16)
 def _two_pi(bits: int) -> int:
     """``2 pi 2^bits``, by Machin's formula."""

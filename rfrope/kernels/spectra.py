@@ -224,18 +224,14 @@ def _direction(u: np.ndarray) -> np.ndarray:
 
 
 def _wave(mean: tuple[float, ...] | Array, lags: Array, xp: ModuleType) -> Array:
-    """Return ``cos(lags . mean)`` to 1e-15; where phases are large NumPy's by long numbers, other libraries' NaN."""
+    """Return ``cos(lags . mean)`` to 1e-15; NaN where phases are too large for that."""
     omega: Array = broadcast(mean, lags, xp)
     known = xp.all((xp.abs(lags) < LARGEST) & (xp.abs(lags * omega) < _KNOWN), axis=-1)
     positions = xp.where(known[..., None], lags, xp.zeros_like(lags))[..., None, :]
     # compiled loops only for gradients: a call is too small for them
     cos_sin = turns.cos_sin if array.needs_gradient(lags, omega) else turns.cos_sin.generic
     cos, _ = cos_sin(Angles(positions, omega[..., None, :], None, xp))
-    found = xp.where(known, cos[..., 0, 0], xp.full_like(lags[..., 0], math.nan))
-    if isinstance(lags, np.ndarray) and not known.all():
-        far = ~known & np.all(np.isfinite(lags), axis=-1)
-        found[far] = turns.far_cos(lags[far], np.broadcast_to(omega, lags.shape)[far])
-    return found
+    return xp.where(known, cos[..., 0, 0], xp.full_like(lags[..., 0], math.nan))
 
 
 @family(

@@ -331,9 +331,9 @@ def test_memory_that_overlaps(arrays, name):
 
 
 @pytest.fixture
-def transformed(place, monkeypatch):
+def transformed(monkeypatch):
     """Names of the paths of sums that were taken."""
-    module, names = backend(place, "sums"), []
+    module, names = backend("cpu", "sums"), []
     for name in ("_grid_sums", "_scattered_sums"):
         right = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, name=name, right=right: names.append(name) or right(*a))
@@ -416,7 +416,7 @@ def test_moments_are_the_plain_ones(place, count, axes, shape, quantity, narrow,
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["whole", "fractions", "far", "scattered", "far scattered"])
-def test_transforms_keep_the_bound(place, law, axes, kind, transformed):
+def test_transforms_keep_the_bound(law, axes, kind, transformed):
     omega, lags = frequencies(law, axes, 2**13), grid_of({1: 2048, 2: 40, 3: 12}[axes], axes)
     scattered = np.random.default_rng(0).uniform(-12.0, 12.0, lags.shape)
     lags = {
@@ -426,8 +426,8 @@ def test_transforms_keep_the_bound(place, law, axes, kind, transformed):
         "scattered": scattered,
         "far scattered": scattered + 1e7,
     }[kind]
-    with at_work(place):
-        got = mean_cos(backend(place, "sums"), omega, lags)
+    with at_work("cpu"):
+        got = mean_cos(backend("cpu", "sums"), omega, lags)
     # a Cauchy law in three axes has no box that is small and leaves few outside
     without = law == LAWS[1] and axes == 3 and "scattered" in kind
     assert set(transformed) == (set() if without else {"_scattered_sums" if "scattered" in kind else "_grid_sums"})
@@ -439,20 +439,20 @@ def test_transforms_keep_the_bound(place, law, axes, kind, transformed):
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("quantity", QUANTITIES)
 @pytest.mark.parametrize("kind", ["line", "scattered", "plane", "space"])
-def test_moments_by_transforms(place, law, quantity, kind, transformed):
+def test_moments_by_transforms(law, quantity, kind, transformed):
     axes = {"plane": 2, "space": 3}.get(kind, 1)
     lags = grid_of({1: 600, 2: 24, 3: 10}[axes], axes) * (0.004 if axes == 1 else 0.5)
     if kind == "scattered":
         lags = np.concatenate([[[0.0]], np.random.default_rng(0).uniform(0.0, 1.2, (599, 1))])
     omega = frequencies(law, axes, 2**14)
-    with at_work(place):
-        mean, squares = kernel_moments(backend(place, "sums"), omega, lags, quantity)
+    with at_work("cpu"):
+        mean, squares = kernel_moments(backend("cpu", "sums"), omega, lags, quantity)
     assert set(transformed) == {"_scattered_sums" if kind == "scattered" else "_grid_sums"}
     some = np.unique([*range(0, len(lags), 7), *np.flatnonzero(~lags.any(axis=1))])
     exact, exact_squares = exact_moments(omega, lags[some], quantity)
     assert np.max(np.abs(mean[some] - exact)) < BOUND / 10
     spread = np.sqrt(exact_squares)
-    assert np.all(np.abs(np.sqrt(squares[some]) - spread) <= {"cpu": 1e-3, "cuda": 1e-4}[place] * spread)
+    assert np.all(np.abs(np.sqrt(squares[some]) - spread) <= 1e-3 * spread)
     (zero,) = np.flatnonzero(~lags.any(axis=1))
     assert (mean[zero], squares[zero]) == (0.0 if quantity == "sin" else 1.0, 0.0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import pickle
 import subprocess
 import sys
 
@@ -71,28 +70,17 @@ def test_the_stamp_is_of_all_sources(monkeypatch, tmp_path):
     assert len(stamps) == 4
 
 
-DAMAGES = {
-    "half": lambda data: data[: len(data) // 2],
-    "zeros": lambda data: data[: len(data) // 3] + bytes(len(data) // 3) + data[len(data) // 3 * 2 :],
-    "flipped": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
-}
-
-
 @campaign
-@pytest.mark.parametrize(
-    ("damage", "ending"), [("half", ".nbi"), ("flipped", ".nbi"), ("half", ".nbc"), ("zeros", ".nbc")]
-)
-def test_a_damaged_file_costs_a_compilation_and_nothing_else(tmp_path, ending, damage):
+@pytest.mark.parametrize("ending", [".nbi", ".nbc"])
+def test_half_a_file_costs_a_compilation_and_nothing_else(tmp_path, ending):
     path = program(tmp_path)
     assert outcome(path) == COMPILED
     (kept,) = tmp_path.rglob(f"*{ending}")
-    kept.write_bytes(DAMAGES[damage](kept.read_bytes()))
-    assert any("Error" in word for word in outcome(path, "examine"))
+    kept.write_bytes(kept.read_bytes()[: len(kept.read_bytes()) // 2])
     *counted, failure = outcome(path)
     assert counted == COMPILED
     assert "Error" in failure
     assert outcome(path) == FOUND
-    assert outcome(path, "examine") == []
 
 
 FULL = """
@@ -113,16 +101,6 @@ def test_a_full_disk_costs_a_compilation_and_nothing_else(tmp_path, bytes_left):
         assert counted == COMPILED
         assert failure.strip() == "OSError: [Errno 27] File too large"
     assert "OSError:" in outcome(path, "examine")
-
-
-def test_what_is_kept_is_what_was_made(tmp_path):
-    """The content, and then its digest."""
-    files = compiling._Files(str(tmp_path), "loop", "stamp")
-    data = files._dump({"a": 1})
-    assert pickle.loads(data[:-32]) == {"a": 1}
-    compiling._check("loop", data)
-    with pytest.raises(ValueError, match="does not hold what was written to it"):
-        compiling._check("loop", data[1:])
 
 
 def test_processes_that_compile_at_once_never_load_what_is_for_other_types(tmp_path):

@@ -200,15 +200,6 @@ def test_each_axis_over_its_own_context(run):
     assert [row.split()[4] for row in table[4:6]] == ["24", "14"]
 
 
-def test_files_of_version_0_1_without_a_context(run):
-    for number, context in enumerate((["a", 3], [], True)):  # it could write any of these
-        about = {"format": 1, "rfrope": "0.1.0", "units": "radians per unit of position", "shape": [2]}
-        about |= {"dtype": "float64", "provenance": {"context": context}}
-        np.savez(f"{number}.npz", frequencies=[1.0, 0.1], metadata=json.dumps(about))
-        assert f"{number}.npz holds no context" in run("inspect", f"{number}.npz")[2]
-        assert run("inspect", f"{number}.npz", "--context", 16)[0] == 0
-
-
 # -- several, and figures ----------------------------------------------------------------------------------------------
 
 

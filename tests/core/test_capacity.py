@@ -47,7 +47,7 @@ def test_free_memory_is_that_of_the_smallest_limit(tmp_path, monkeypatch):
     limit, use = tmp_path / "max", tmp_path / "current"
     limit.write_text("5000\n")
     use.write_text("2000\n")
-    monkeypatch.setattr(capacity, "_CGROUPS", ((str(limit), str(use)),))
+    monkeypatch.setattr(capacity, "_CGROUP", (str(limit), str(use)))
     assert capacity.free() == 3000.0
     limit.write_text("max\n")
     assert capacity.free() > 3000.0

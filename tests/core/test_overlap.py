@@ -25,7 +25,6 @@ SHARED = [
     ((4, 4), (32, 8), False),
     ((4, 4), (8, 32), False),
     ((4, 4), (24, 8), True),
-    ((3, 2), (16, 24), False),  # interleaved, and yet apart: 0, 16, 32, 24, 40, 56
     ((4, 2), (16, 32), True),
     ((3,), (4,), True),  # half an element on
     ((1, 4), (0, 8), False),

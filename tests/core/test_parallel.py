@@ -89,7 +89,7 @@ def test_available_is_the_smaller_of_affinity_and_quota(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "told", "files", "wanted"), rows("core/cgroups.json", "quotas"))
-def test_quotas_of_both_versions_of_cgroups(name, told, files, wanted, tmp_path):
+def test_quotas_of_cgroups(name, told, files, wanted, tmp_path):
     own = tmp_path / "own"
     if told is not None:
         own.write_text(told)

@@ -27,7 +27,6 @@ import pytest
 from emulator import emulator
 
 from rfrope._backends.cuda import device as route
-from rfrope._backends.cuda import sums
 from rfrope._core import dispatch
 
 _SOURCES = ("rotation", "sums", "estimators")
@@ -444,7 +443,6 @@ def standing_in(**machine: Any) -> Iterator[Machine]:
         compat.cupy = _namespaces()["array_api_compat.cupy"]
         patch.setattr(dispatch, "_FOUND", {})
         patch.setattr(route, "_CACHED", {})
-        patch.setattr(sums, "nufft", lambda: None)
         _forget()
         MACHINE = Machine(**machine)
         patch.setattr(_modules()["cupy.cuda.runtime"], "is_hip", MACHINE.is_hip, raising=False)

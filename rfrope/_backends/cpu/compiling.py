@@ -19,7 +19,6 @@ from rfrope._core.dispatch import BEFORE_COMPILING
 
 _BROKEN = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, IndexError, TypeError, ValueError)
 FAILURES: list[str] = []  # what the disk or the files there said, for `rfrope doctor`
-_DIGEST = hashlib.sha256().digest_size
 _CACHES: list[_CompiledCache] = []
 
 
@@ -75,12 +74,7 @@ def widest(typing: Any) -> Any:
 
 
 def examined() -> list[str]:
-    """Look at all that is kept, and at whether more can be; return what failed, now or before in this process."""
-    for held in _CACHES:
-        try:
-            held.files.examine()
-        except _BROKEN as error:
-            _note(error)
+    """Look at whether code can be kept; return what failed, now or before in this process."""
     for folder in {held.cache_path for held in _CACHES}:
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
@@ -91,11 +85,10 @@ def examined() -> list[str]:
 
 
 class _Files(IndexDataCacheFile):
-    """Numba's files, each with a digest: of damaged code nobody knows what it does.
+    """Numba's files, whose names say what their code is for and of what source.
 
-    The name of a file says what its code is for and of what source. Numba numbers them: of two processes that compile
-    at once, for different types, each may then load what the other has written, and one that comes after an edit the
-    code of before.
+    Numba numbers them: of two processes that compile at once, for different types, each may then load what the other
+    has written, and one that comes after an edit the code of before.
     """
 
     def __init__(self, folder: str, base: str, stamp: Any) -> None:
@@ -112,34 +105,6 @@ class _Files(IndexDataCacheFile):
         self._save_data(overloads[key], data)
         self._save_index(overloads)
 
-    def _dump(self, obj: Any) -> bytes:
-        data: bytes = super()._dump(obj)
-        return data + hashlib.sha256(data).digest()
-
-    def _load_index(self) -> Any:
-        found = super()._load_index()
-        if found:
-            with open(self._index_path, "rb") as file:
-                pickle.load(file)  # Numba's version, which is not part of the digest
-                _check(self._index_path, file.read())
-        return found
-
-    def _load_data(self, name: str) -> Any:
-        path = self._data_path(name)
-        _check(path, pathlib.Path(path).read_bytes())
-        return super()._load_data(name)
-
-    def examine(self) -> None:
-        """Read all files as they are read before code is used, and raise what that would."""
-        for name in self._load_index().values():
-            with suppress(FileNotFoundError):  # another process may have made way for it
-                self._load_data(name)
-
-
-def _check(path: str, data: bytes) -> None:
-    if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
-        raise ValueError(f"{path} does not hold what was written to it")
-
 
 class _CompiledCache(FunctionCache):
     """Numba's cache of a compiled function, which differs in two more ways.
@@ -151,7 +116,7 @@ class _CompiledCache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         stamp = (self._impl.locator.get_source_stamp(), _stamp())
-        self.files = self._cache_file = _Files(self._cache_path, self._impl.filename_base, stamp)
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         found = None
