@@ -13,11 +13,11 @@ LEAST = {"transformers 4": 45, "MLX-LM": 40, "vLLM": 50, "SGLang": 40, "llama.cp
 SAMPLE = ("llama", "qwen3", "gemma3_text", "deepseek_v3", "glm4", "phi3", "olmo2", "cohere2", "gpt_oss", "ernie4_5")
 
 
-@pytest.mark.parametrize("name", observed.find_files())
+@pytest.mark.parametrize("name", LEAST)
 def test_a_file_knows_enough_families_and_compare_answers_from_it(name):
     held = observed.find_files()[name]
     assert len(held["families"]) >= LEAST[name]
-    assert {*held} == {"engine", "version", "date", "families", "failed", "rules"}
+    assert {*held} - {"unseen"} == {"engine", "version", "date", "families", "failed", "rules"}
     known = {one.name: one.reading for one in engines.records() if one.reading}[name]
     assert known.version == held["version"]
     assert {one.removeprefix("part.") for one in held["families"]} <= {*known.model_types}
