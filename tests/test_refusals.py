@@ -4,25 +4,18 @@ A row is (call, error, words): the call raises this very error, and its message 
 Calls that need a library begin with ``library(name)``, which skips the row where it is not installed.
 """
 
-import importlib.util
-import pathlib
-
 import pytest
+from refused import ROOMS, rows
 
-TABLES = sorted((pathlib.Path(__file__).parent / "refusals").glob("*.py"))
 
-
-def rows():
-    for path in TABLES:
-        spec = importlib.util.spec_from_file_location(f"refusals_{path.stem}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        for place, (call, error, words) in enumerate(module.ROWS):
+def every_row():
+    for room in ROOMS:
+        for place, (call, error, words) in enumerate(rows(room)):
             words = (words,) if isinstance(words, str) else words
-            yield pytest.param(call, error, words, id=f"{path.stem}-{place}-{words[0][:40]}")
+            yield pytest.param(call, error, words, id=f"{room}-{place}-{words[0][:40]}")
 
 
-@pytest.mark.parametrize(("call", "error", "words"), [*rows()])
+@pytest.mark.parametrize(("call", "error", "words"), [*every_row()])
 def test_a_call_is_refused_in_these_words(call, error, words):
     with pytest.raises(error) as caught:
         call()

@@ -1,6 +1,5 @@
 """Figures: what is drawn is what was computed, and pyplot is left alone."""
 
-import runpy
 import subprocess
 import sys
 
@@ -11,8 +10,8 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 import calls
 import matplotlib as mpl
+import refused
 from campaign import HANGS
-from conftest import TESTS
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
@@ -222,7 +221,7 @@ def test_pyplot_is_left_alone_unless_there_are_no_axes(ax, name, tmp_path):
 
 
 def test_what_is_refused_opens_no_figure():
-    for call, error, _ in runpy.run_path(str(TESTS / "refusals" / "plotting.py"))["ROWS"]:
+    for call, error, _ in refused.rows("plotting"):
         with pytest.raises(error):
             call()
     assert pyplot.get_fignums() == []
