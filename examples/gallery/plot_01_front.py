@@ -2,7 +2,7 @@
 A designed kernel, in one picture
 =================================
 
-The same 32 frequencies, chosen or drawn: how close a head comes to the kernel that it is to have.
+Sets of 32 frequencies, drawn or optimised, and how closely each follows the kernel that was asked for.
 """
 
 import matplotlib.pyplot as plt

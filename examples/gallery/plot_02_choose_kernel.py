@@ -11,8 +11,9 @@ import numpy as np
 import rfrope
 
 # %%
-# A Gaussian is flat near 0 and then gone; an exponential tells neighbours apart at once; a rational quadratic keeps a
-# tail. Each is rescaled so that it is one half at lag 64. The right panel has the same curves on a logarithmic axis.
+# A Gaussian is flat near lag 0 and almost 0 at long lags. An exponential falls from the first lag on, and a rational
+# quadratic keeps a long tail. Each is rescaled so that it is one half at lag 64. The right panel has the same curves
+# on a logarithmic axis.
 
 texts = {
     "Gaussian": ("gaussian(scale=1)", "#0072B2", (128, 3e-3), "right"),
@@ -37,13 +38,13 @@ for ax in (near, far):
 plt.show()
 
 # %%
-# What each gives to the eighth neighbour and to a token far away:
+# The value of each at a short and at a long lag:
 
 for name, kernel in kernels.items():
     print(f"{name}: {kernel(8.0):.3f} at lag 8, {kernel(512.0):.2g} at lag 512")
 
 # %%
-# `rfrope.kernels.names` lists all of them, and `rfrope.kernels.parse` reads such a text. Products and mixtures of
+# `rfrope.kernels.names` lists all of them, and `rfrope.kernels.parse` reads them as text. Products and mixtures of
 # kernels are kernels too.
 
 short, long = rfrope.kernel("gaussian", scale=8.0), rfrope.kernel("matern", nu=1.5, scale=256.0)

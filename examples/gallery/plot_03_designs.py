@@ -2,7 +2,7 @@
 Designs compared
 ================
 
-How fast the mean kernel comes to Φ as a head gets more frequencies, for each way to choose them.
+The error of the mean kernel against the number of frequencies, for each design.
 """
 
 import matplotlib.pyplot as plt
@@ -11,8 +11,8 @@ import numpy as np
 import rfrope
 
 # %%
-# Independent draws err like one over the square root of their number. Stratified draws and quantiles use the same law
-# evenly; ``optimised`` fits the frequencies to the lags of the context.
+# The error of independent draws falls like one over the square root of their number. Stratified draws and quantiles
+# cover the same law evenly; ``optimised`` fits the frequencies to the lags of the context.
 
 kernel, context = rfrope.kernel("gaussian", scale=32.0), 512
 lags, blocks = np.arange(context), (8, 16, 32, 64)
@@ -41,7 +41,7 @@ ax.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%
-# The figures, by D:
+# The errors, by D:
 
 for name, values in errors.items():
     print(f"{name:10}", "  ".join(f"{value:.2e}" for value in values))

@@ -13,8 +13,8 @@ from rfrope import analysis, plotting
 
 # %%
 # With ever more frequencies the ladder's curve becomes `rfrope.analysis.log_uniform_kernel`, a difference of cosine
-# integrals (dashed). With 64 it follows the limit until the sum's own waves take over. `rfrope.plotting.mean_kernels`
-# takes every lag, and draws the range and the median of neighbouring ones.
+# integrals (dashed). With 64 it follows the limit at short lags and oscillates about it at long ones.
+# `rfrope.plotting.mean_kernels` computes every lag, and draws the range and the median of neighbouring lags.
 
 bases = (1e4, 5e5)
 fig, ax = plt.subplots(figsize=(6, 3.7), layout="constrained")
@@ -25,7 +25,7 @@ for base in bases:
 plt.show()
 
 # %%
-# The first lag at which equal content scores less than nothing:
+# The first lag at which equal content scores below 0:
 
 for base in (1e4, 5e5):
     print(f"base {base:g}: {analysis.first_negative_lag(rfrope.geometric(64, base=base), 131_071)}")

@@ -31,7 +31,7 @@ fig, (left, right) = plt.subplots(1, 2, figsize=(9.4, 3.9), layout="constrained"
 for name, rope in after.items():
     left.plot(analysis.wavelengths(rope) / analysis.wavelengths(before), color=colours[name])
     left.annotate(name, places[name], color=colours[name], ha="right" if name in ("NTK", "YaRN") else "left")
-left.set(xlabel="block", ylabel="wavelength, times that before", title="how much each block is slowed")
+left.set(xlabel="block", ylabel="wavelength relative to before", title="how much each block is slowed")
 
 lags = np.arange(1, 32_768)
 starts = np.unique(np.searchsorted(lags, np.geomspace(1, 32_767, 46)[:-1]))
@@ -43,7 +43,7 @@ for name, rope in after.items():
 right.axvline(4096, color="0.5", ls=":", lw=1.0)
 right.annotate("trained", (4096, 0.0), (-3, 4), textcoords="offset points", ha="right", color="0.35")
 right.axhline(0.0, color="0.35", lw=0.8)
-right.set(xlabel="lag (positions)", ylabel="mean kernel, less that before", title="what equal content scores")
+right.set(xlabel="lag (positions)", ylabel="change of the mean kernel", title="score of equal content")
 for ax in (left, right):
     ax.spines[["top", "right"]].set_visible(False)
 plt.show()

@@ -11,8 +11,8 @@ import numpy as np
 import rfrope
 
 # %%
-# 32 blocks for lags up to 24 patches in each direction. `rfrope.axial` gives half of them to each axis,
-# `rfrope.golden_gate` spreads their directions evenly, and a Gaussian in two axes draws them.
+# 32 blocks for lags up to 24 patches in each direction. `rfrope.axial` gives half of them to each axis, and
+# `rfrope.golden_gate` spreads their directions evenly. The last set is drawn from a Gaussian in two axes.
 
 kernel = rfrope.kernel("gaussian", scale=6.0, ndim=2)
 sets = {
@@ -39,8 +39,8 @@ for name, values in pictures.items():
     print(f"{name}: {values[24, 36]:.2f} along a row, {values[24 + 8, 24 + 9]:.2f} on the diagonal")
 
 # %%
-# Three axes, as of a video: rows and columns of a frame, and time. Slices at three lags in time, for ladders of each
-# axis on their own and for a Matérn kernel that is isotropic in a frame and half as long in time.
+# A video has three axes: rows and columns of a frame, and time. The figure has slices at three lags in time, for one
+# ladder per axis, and for a Matérn kernel that is isotropic within a frame and half as long in time.
 
 video = rfrope.kernel("matern", nu=1.5, scale=(6.0, 6.0, 3.0), ndim=3)
 sets = {

@@ -14,7 +14,7 @@ from rfrope.data import smollm2_heads
 
 # %%
 # The keys of a language model over 169 tokens, the rows of a picture (a random terrain), and a series with a season.
-# `rfrope.bochner.from_series` reads the law of frequencies of each, with the bias of its estimate stated.
+# `rfrope.bochner.from_series` estimates the law of frequencies of each, and states the bias of the estimate.
 
 rng = np.random.default_rng(0)
 terrain = rng.normal(size=(256, 256)).cumsum(axis=0).cumsum(axis=1)

@@ -13,8 +13,8 @@ from rfrope.data import smollm2_heads
 
 # %%
 # One head looks at the previous token, whatever the tokens are: its mean score over all pairs of a query and a key
-# (`rfrope.heads.profile` places each pair at each lag) is highest there. The other, an induction head, looks for what
-# followed the same token before. That depends on content, so its mean over all pairs has no peak at the lag of 59
+# (`rfrope.heads.profile` scores every pair at every lag) is highest there. The other, an induction head, looks for
+# what followed the same token before. That depends on content, so its mean over all pairs has no peak at the lag of 59
 # tokens at which the text repeats itself.
 
 held = smollm2_heads()
@@ -28,7 +28,7 @@ for ax, (name, title) in zip(axes, {"previous": "previous token", "induction": "
 plt.show()
 
 # %%
-# Where the first head looks, from its q and k, with a standard error:
+# The lag at which the first head looks, from its q and k, with a standard error:
 
 found = heads.effective_offset(held["previous_q"], held["previous_k"], held["inv_freq"], max_lag=90)
 print(f"lag {float(found.offset):.2f} ± {float(found.stderr):.2f}")

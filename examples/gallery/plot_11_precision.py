@@ -11,8 +11,8 @@ import numpy as np
 import rfrope
 
 # %%
-# Most code multiplies in float32 and takes the cosine then. `rfrope.rotation_table` reduces to a part of a turn first,
-# so its error stays that of rounding the result. The reference is Python's own integer arithmetic on fractions.
+# Most code multiplies in float32 and takes the cosine then. `rfrope.rotation_table` removes whole turns first, so only
+# the result is rounded. The reference is Python's own integer arithmetic on fractions.
 
 frequencies = rfrope.geometric(64, base=5e5)
 positions = np.unique(np.rint(np.geomspace(1, 2**24, 60)).astype(np.int64))

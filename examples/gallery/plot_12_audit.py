@@ -22,7 +22,7 @@ for name, inv_freq in broken.items():
     print(name, models.audit(inv_freq, config), sep="\n", end="\n\n")
 
 # %%
-# What the mistakes do to the score of equal content:
+# The error that they cause in the score of equal content:
 
 lags = np.unique(np.rint(np.geomspace(1, 131_071, 600)))
 meant = rfrope.analysis.mean_kernel(lags, rope)

@@ -2,7 +2,7 @@
 Shifts move the centre of a kernel
 ==================================
 
-Phases before the rotation keep a kernel's form and give it another centre: how a head learns to look back.
+Phase shifts move the centre of a kernel and keep its shape. In this way a head can learn to look back.
 """
 
 import matplotlib.pyplot as plt

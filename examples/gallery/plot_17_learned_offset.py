@@ -2,7 +2,7 @@
 Phases that learn an offset
 ===========================
 
-Training moves the phase of each block to the offset that a head looks at, or to where rivals on one side push it.
+Training moves the phase of each block to the offset of the head, unless rivals on one side push it elsewhere.
 """
 
 import csv
@@ -33,7 +33,7 @@ for ax, kind in zip(axes, kinds, strict=True):
     ax.axhline(0.0, color="0.35", lw=0.8)
     ax.set(xscale="log", xlabel="frequency (radians per position)", title=f"keys {kind}")
     ax.spines[["top", "right"]].set_visible(False)
-axes[0].set(ylabel="phase, less L times the frequency", ylim=(-3.3, 3.3))
+axes[0].set(ylabel="phase minus L times the frequency", ylim=(-3.3, 3.3))
 axes[0].set_yticks([-math.pi, -math.pi / 2, 0, math.pi / 2, math.pi], ["−π", "−π/2", "0", "π/2", "π"])
 fig.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
 plt.show()

@@ -2,8 +2,8 @@
 An atlas of all heads of a model
 ================================
 
-What the lag explains in each of the 270 heads of SmolLM2-135M-Instruct, why heads look at the first token, and what
-blocks can do without rotation.
+How much the lag explains in each of the 270 heads of SmolLM2-135M-Instruct, why heads look at the first token, and
+which blocks need no rotation.
 """
 
 import csv
@@ -17,8 +17,8 @@ from rfrope.data import smollm2_heads
 
 # %%
 # ``rfrope heads MODEL --texts FILE... --table heads_smollm2.csv`` reads every head on eight pages of these docs
-# (`rfrope.heads.atlas`), each number with its error over the pages. The part of the variance of the logits that the lag
-# alone explains is above one half in few heads; those that it explains most look at the previous tokens.
+# (`rfrope.heads.atlas`), each number with its error over the pages. The lag alone explains more than half of the
+# variance of the logits in few heads. The heads that it explains best look at the previous tokens.
 
 places = (pathlib.Path(one, "docs", "_data", "heads_smollm2.csv") for one in (".", "../.."))
 lines = next(one for one in places if one.is_file()).read_text("utf-8").splitlines()
@@ -43,10 +43,10 @@ right.set(xlabel="offset (lag of the peak)", ylabel="explained by the lag", titl
 plt.show()
 
 # %%
-# The first key scores above the others for two reasons: it is unlike them, or all keys score high far away, by blocks
-# that turn slowly. In this model it is the key in every head that has more than half of its attention there. On the
-# right, half of the blocks are stilled: the logits change by less if the blocks are those that are predicted to matter
-# least than if they are those with the shortest q and k.
+# The first key can score above the others for two reasons: it differs from them, or slowly turning blocks favour
+# distant keys. In this model the key itself is the reason in every head that has more than half of its attention
+# there. On the right, half of the blocks do not rotate. The logits change less if these blocks are chosen by the
+# predicted change than if they are those with the shortest q and k.
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(9.4, 3.9), layout="constrained")
 sinks = table["sink"] > 0.5
