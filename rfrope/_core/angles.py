@@ -23,6 +23,7 @@ _SETS = {  # the frequencies that a function takes, as its errors word it
     "any": "(D,), or (*H, D, k) for k axes",
     "one": "one set, (D,) or (D, k)",
     "one axis": "one set, (D,) or (D, 1)",
+    "heads": "one set, (D,), or one for each head, (H, D, 1)",
     "line": "(D,)",
 }
 
@@ -216,8 +217,8 @@ def frequencies(
         What the caller calls them.
     minimum : int
         How many blocks there must be, 0 or 1.
-    shapes : {"any", "one", "one axis", "line"}
-        What is allowed: all of the above; a single set, without heads; a single set of one axis; ``(D,)`` alone.
+    shapes : {"any", "one", "one axis", "heads", "line"}
+        What is allowed: all of the above; one set, without heads; one of one axis; one for each head; ``(D,)`` alone.
 
     Raises
     ------
@@ -398,11 +399,10 @@ def _check_frequency_shape(value: Any, xp: ModuleType, device: Any, name: str, m
                 if hasattr(omega, prepared):
                     setattr(vectors, prepared, getattr(omega, prepared))
         omega = vectors
-    if shapes != "any":
-        several = len(shape) > 2 or omega.shape[-1] > 1
-        if {"one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[shapes]:
-            hint = ": call the function for each head" if len(shape) > 2 else ""
-            raise ValueError(f"{name} has shape {shape}; expected {_SETS[shapes]}{hint}")
+    most = {"line": 1, "heads": 3, "any": len(shape)}.get(shapes, 2)
+    if len(shape) > most or (shapes in ("one axis", "heads") and omega.shape[-1] > 1):
+        hint = ": call the function for each head" if len(shape) > 2 >= most else ""
+        raise ValueError(f"{name} has shape {shape}; expected {_SETS[shapes]}{hint}")
     if omega.shape[-2] < minimum:
         raise ValueError(f"{name} has shape {shape}; expected at least one block")
     return omega

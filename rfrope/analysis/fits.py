@@ -81,6 +81,12 @@ class KernelFit(Result):
         """The kernel's text with parameters to four digits."""
         return re.sub(r"\d+\.\d+(e[+-]?\d+)?", lambda number: f"{float(number[0]):.4g}", repr(self.kernel))
 
+    @property
+    def sentence(self) -> str:
+        """The kernel, its errors, and parameters at a limit, in words."""
+        limits = f" (limit of the search: {', '.join(self.at_limit)})" if self.at_limit else ""
+        return f"{self.label}, rms error {self.rms:.2g}, largest {self.sup:.2g}{limits}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings and lists for JSON, with the kernel as text."""
         return plain(vars(self) | {"kernel": repr(self.kernel)})

@@ -385,6 +385,4 @@ def _nearest(fit: KernelFit | None) -> str:
     """Return a kernel and its error in words."""
     if fit is None:
         return "none"
-    limits = f" (limit of the search: {', '.join(fit.at_limit)})" if fit.at_limit else ""
-    far = ": not near" if fit.rms > _FAR else ""
-    return f"{fit.label}, rms error {fit.rms:.2g}, largest {fit.sup:.2g}{limits}{far}"
+    return f"{fit.sentence}: not near" if fit.rms > _FAR else fit.sentence

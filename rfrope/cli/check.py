@@ -15,7 +15,7 @@ import rfrope
 from rfrope import engines, models, storage
 from rfrope._backends import diagnostics
 from rfrope._core import files, parallel
-from rfrope._core.results import Report, Words
+from rfrope._core.results import Report, Words, plain
 from rfrope.cli import page
 from rfrope.cli.shared import (
     add_command,
@@ -92,11 +92,15 @@ def _compare(options: argparse.Namespace) -> int:
     found = models.compare(options.source, options.engine, seq_len=options.seq_len)
     parts: list[Any] = []
     for rope in found.ropes:
-        parts += [*rope.report().parts, partial(_draw, rope)]
+        laws = [Words(rope.list_laws())] if options.all else []  # the search takes longer than all else
+        parts += [*rope.report().parts, *laws, partial(_draw, rope)]
     listed = found.ropes[0].engines if options.sources else ()
     parts += [Words([f"{one.engine} {one.version}", *(f"  {file}" for file in one.sources)]) for one in listed]
     report = Report(parts, found.report().verdict)
-    page.emit(options, f"Engines on {options.source}", report, found.to_dict())
+    data = found.to_dict()
+    if options.all:
+        data |= {"laws": [plain(rope.laws) for rope in found.ropes]}
+    page.emit(options, f"Engines on {options.source}", report, data)
     return 0
 
 

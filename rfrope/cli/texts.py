@@ -13,6 +13,7 @@ import numpy as np
 from rfrope import storage
 from rfrope._core import files
 from rfrope._core.results import Copyable, Report, Table, Words
+from rfrope.analysis import KernelFit
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, check_files, csv_file, naming, whole
 from rfrope.heads import Atlas, HeadEstimate
@@ -168,13 +169,15 @@ def _heads(options: argparse.Namespace) -> int:
     with naming(f"--tokens {options.tokens} of --texts", ", ".join(options.texts)):
         documents = text_caches.cut_documents(tokenizer, texts, options.documents, options.tokens)
     found = transformers.atlas(model, documents, part=options.part, skip=options.skip, context=options.context)
+    (law,) = found.nearest_laws()  # a config has one set of frequencies for all heads
     page.emit(
         options,
         f"Heads of {options.model}",
-        _report_heads(found),
+        _report_heads(found, law),
         {
             "documents": found.documents,
             "tokens": found.tokens,
+            "law": law.to_dict(),
             "heads": _rows(found.head_table()),
             "blocks": _rows(found.block_table()),
         },
@@ -218,9 +221,10 @@ def _table(found: Atlas, places: np.ndarray) -> list[tuple[str, ...]]:
     return rows
 
 
-def _report_heads(found: Atlas) -> Report:
+def _report_heads(found: Atlas, law: KernelFit) -> Report:
     """Return the findings in words, and the heads whose lag explains most; a page has all heads, and curves of each."""
-    about = [*str(found).split("\n")]
+    nearest = f"{law.sentence}; as many blocks of it err {law.design_rms:.2g}"
+    about = [*str(found).split("\n"), f"The law nearest to the frequencies of all heads: {nearest}."]
     first = np.argsort(-np.nan_to_num(found.lag_explained.value), kind="stable")
     table = Table(_table(found, first[:_SHOWN]), "Heads whose lag explains most", note=_NOTES)
     return Report(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from rfrope._core import angles, array
 from rfrope._core.arguments import positive, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result, map_arrays, returned_as_given
+from rfrope.analysis.fits import KernelFit, fit_kernel
 from rfrope.heads.documents import Lags, Setting, Sums, sum_document
 from rfrope.heads.peaks import peak_of_waves
 from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
@@ -55,8 +56,8 @@ class Atlas(Result):
     ----------
     layer, head : ndarray of int, (H,)
         Layer and number of each head. Default: layer 0.
-    frequencies : ndarray, (D,), radians per position
-        Frequencies of all heads.
+    frequencies : ndarray, (D,) or (H, D), radians per position
+        Frequencies of all heads, or of each.
     lags : ndarray, (n,), in units of position
         ``0, -1, ..., 1 - n``: KEY minus QUERY, for the n tokens that are not skipped.
     documents, tokens, skip, context : int
@@ -87,7 +88,7 @@ class Atlas(Result):
         Angle from the mean query to the mean key, between -pi and pi.
     outlier : ndarray of bool, (H, D)
         Whether `strength` is above 5 times the median of the head's blocks.
-    partial : ndarray of bool, (D,)
+    partial : ndarray of bool, (D,) or (H, D), as `frequencies`
         Whether a block completes no turn within `context`.
     one_sign : ndarray of bool, (H, D)
         Whether the means of a block give scores of one sign at all lags within `context`.
@@ -162,6 +163,14 @@ class Atlas(Result):
         np.put_along_axis(found, order, np.arange(order.shape[1]) < count[:, None], axis=1)
         return found
 
+    def nearest_laws(self) -> tuple[KernelFit, ...]:
+        """Return the kernel nearest to the mean kernel of each set of frequencies: of each head, or one for all heads.
+
+        It is the first of `analysis.fit_kernel` for lags within `context`, at least 1, which takes about a second.
+        """
+        sets = np.atleast_2d(array.to_host(self.frequencies))
+        return tuple(fit_kernel(one, max(self.context - 1, 1))[0] for one in sets)
+
     def head_table(self) -> dict[str, np.ndarray]:
         """Return one row per head, as columns by name; each estimate is followed by its error, ``_stderr``."""
         self = map_arrays(array.to_host, self)
@@ -179,14 +188,17 @@ class Atlas(Result):
         self = map_arrays(array.to_host, self)
         heads, blocks = self.order.shape
         table = {name: np.repeat(getattr(self, name), blocks) for name in ("layer", "head")}
-        table |= {"block": np.tile(np.arange(blocks), heads), "frequency": np.tile(self.frequencies, heads)}
+        table |= {"block": np.tile(np.arange(blocks), heads), "frequency": self._for_each_head(self.frequencies)}
         for name in ("share", "concentration_q", "concentration_k", "strength", "angle"):
             one = getattr(self, name)
             table |= _columns(name, HeadEstimate(one.value.reshape(-1), one.stderr.reshape(-1)))
-        table |= {"outlier": self.outlier.reshape(-1), "partial": np.tile(self.partial, heads)}
+        table |= {"outlier": self.outlier.reshape(-1), "partial": self._for_each_head(self.partial)}
         table |= {"one_sign": self.one_sign.reshape(-1), "removable_blocks": self.removable_blocks().reshape(-1)}
         ranks = {"rank": self.order, "norm_rank": self.norm_order}
         return table | {name: np.argsort(order, axis=1).reshape(-1) for name, order in ranks.items()}
+
+    def _for_each_head(self, blocks: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(blocks, self.order.shape).reshape(-1)
 
     def __str__(self) -> str:
         self = map_arrays(array.to_host, self)
@@ -227,8 +239,8 @@ def atlas(
         Queries and keys before rotation, of tokens at positions 0, 1, ...; each key head is shared by H / G consecutive
         query heads. At least 3 documents.
     rope : Rope or array_like
-        Frequencies of all heads, in one set; with sections for text, whose axes are equal. Features beyond 2D count
-        unrotated.
+        Frequencies of all heads, ``(D,)``, or of each, ``(H, D, 1)``; with sections for text, whose axes are equal.
+        Features beyond 2D count unrotated.
     scale : float, optional
         Positive factor of q . k, beside the square of the attention factor. Default: ``1 / sqrt(d)``.
     skip : int
@@ -245,7 +257,7 @@ def atlas(
     ------
     ValueError
         If shapes do not fit, there are fewer than 3 documents or too few tokens, a feature is NaN or infinite, the Rope
-        is polar, or frequencies are of several heads or axes.
+        is polar, or frequencies are of another number of heads or of several axes.
     TypeError
         If features are not real floating, or arrays are of different libraries.
 
@@ -324,15 +336,15 @@ class AtlasBuilder:
     def __init__(self, rope: Any, *, scale: float | None = None, skip: int = 1, context: int | None = None) -> None:
         refuse_polar(rope, "rope", "an atlas is of queries and keys that turn")
         self.rope = rope if isinstance(rope, Rope) else Rope(rope)
-        self.omega = angles.read_on_host(self.rope.frequencies, "rope", shapes="one axis")[:, 0]
+        self.omega = angles.read_on_host(self.rope.frequencies, "rope", shapes="heads")[..., 0]
         self.scale = None if scale is None else positive("scale", scale, minimum=1.0 / _LARGEST, maximum=_LARGEST)
         self.skip, given = whole("skip", skip), self.rope.context
         context = given if context is None and isinstance(given, int) else context
         self.context = None if context is None else whole("context", context, 1)
         self._documents: list[Sums] = []
         self._shapes: tuple[tuple[int, ...], ...] = ()
-        self._setting = Setting(self.omega, pairing_for(self.rope, None), 1.0, self.skip)
-        self._lags: Lags | None = None
+        self._pairing = pairing_for(self.rope, None)
+        self._sets: list[tuple[Setting, Lags]] = []
 
     def add(self, q: Array, k: Array) -> None:
         """Read one document: queries ``(H, tokens, d)`` and keys ``(G, tokens, d)``, of the same shapes for all.
@@ -347,23 +359,32 @@ class AtlasBuilder:
             raise ValueError(
                 f"q has shape {q.shape} and k {k.shape}; expected H heads of queries and G of keys, H / G whole"
             )
-        if self._lags is None:
+        if not self._sets:
+            if self.omega.ndim > 1 and len(self.omega) != len(q):
+                raise ValueError(
+                    f"rope has frequencies of {len(self.omega)} heads, but q has {len(q)}; expected as many"
+                )
             factor = self.rope.attention_factor**2
             scale = factor * (q.shape[-1] ** -0.5 if self.scale is None else self.scale)
-            self._setting = self._setting._replace(scale=scale)
-            self._lags, self._shapes = Lags.from_setting(self._setting, q.shape[1]), (q.shape, k.shape)
+            self._shapes = (q.shape, k.shape)
+            for one in np.atleast_2d(self.omega):
+                setting = Setting(one, self._pairing, scale, self.skip)
+                lags = Lags.from_setting(setting, q.shape[1])
+                first = self._sets[0][1] if self._sets else lags
+                self._sets.append((setting, lags._replace(distance=first.distance)))  # large, and the same
         if self._shapes != (q.shape, k.shape):
             raise ValueError(
                 f"q has shape {q.shape}, but {self._shapes[0]} in documents before; expected equal lengths"
             )
-        self._documents.append(sum_document(q, k, self._setting, self._lags))
+        self._documents.append(sum_document(q, k, self._sets))
 
     def _checked(self, name: str, x: Any) -> np.ndarray:
         host = array.to_host(array.asarray(x, array.namespace(**{name: x}), name=name), name)
         if host.dtype.kind != "f" and host.dtype.name != "bfloat16":
             raise TypeError(f"{name} has dtype {host.dtype.name}; expected real floating features")
-        if host.ndim != 3 or host.shape[-1] < 2 * len(self.omega) or host.shape[-1] % 2:
-            expected = f"(heads, tokens, d) with an even d of at least {2 * len(self.omega)}"
+        turned = 2 * self.omega.shape[-1]
+        if host.ndim != 3 or host.shape[-1] < turned or host.shape[-1] % 2:
+            expected = f"(heads, tokens, d) with an even d of at least {turned}"
             raise ValueError(f"{name} has shape {host.shape}; expected {expected}")
         pairing_for(self.rope, host, name)  # refuses models that do not rotate the first features
         if host.shape[1] < self.skip + 4:
@@ -389,7 +410,7 @@ class AtlasBuilder:
             If there are fewer than 3 documents, or another number of heads.
         """
         count = len(self._documents)
-        if count < _FEWEST or self._lags is None:
+        if count < _FEWEST:
             raise ValueError(f"there are {count} documents; expected at least {_FEWEST}, for errors over documents")
         number, tokens = self._shapes[0][:2]
         named = [(0, i) for i in range(number)] if heads is None else [*heads]
@@ -398,7 +419,7 @@ class AtlasBuilder:
         places = np.asarray(named, np.int64).reshape(number, 2)
         context = tokens if self.context is None else self.context
         documents = Sums(*(np.stack(column) for column in zip(*self._documents, strict=True)))
-        reader = _Reader(self._setting, self._lags, documents)
+        reader = _Reader(self._sets, documents)
         estimates = reader.estimate()
         strength = estimates["strength"].value
         return Atlas(
@@ -431,8 +452,8 @@ def keeps_sign(angle: np.ndarray, reach: np.ndarray) -> np.ndarray:
 class _Reader:
     """Statistics from sums over documents; blocks are stilled in the order found from all documents."""
 
-    def __init__(self, setting: Setting, lags: Lags, documents: Sums) -> None:
-        self.setting, self.lags, self.documents = setting, lags, documents
+    def __init__(self, sets: Sequence[tuple[Setting, Lags]], documents: Sums) -> None:
+        self.sets, self.documents = sets, documents
         self.means = Sums(*(np.mean(one, axis=0) for one in documents))
         self.order = np.stack([greedy_order(one) for one in self.means.predicted])
         self.norm_order = np.argsort(self.means.norm_q * self.means.norm_k, axis=1, kind="stable")
@@ -460,19 +481,23 @@ class _Reader:
 
     def read(self, sums: Sums, square: np.ndarray, count: int) -> dict[str, np.ndarray]:
         """Return statistics of so many documents, named as in `Atlas`; `square` is the mean square of `by_lag`."""
-        turned, weights = len(self.setting.omega), self.lags.counts / np.sum(self.lags.counts)
+        setting, lags = self.sets[0]
+        turned, weights = len(setting.omega), lags.counts / np.sum(lags.counts)
         variance = np.sum(sums.covariance, axis=1)
-        z = self.setting.scale * np.conj(sums.centre_q) * sums.centre_k
+        z = setting.scale * np.conj(sums.centre_q) * sums.centre_k
         rest, z = np.sum(z[:, turned:].real, axis=1), z[:, :turned]
         n = len(weights)
-        curve = z.real @ self.lags.cos[:n].T + z.imag @ self.lags.sin[:n].T + rest[:, None]
+        curves, offsets = [], []
+        for i, head in enumerate(z):  # each head's curve, ``Re z exp(i lag omega)``, and its peak
+            own, lags = self.sets[i % len(self.sets)]
+            curves.append(lags.cos[:n] @ head.real + lags.sin[:n] @ head.imag)
+            turns = bool(np.any((np.abs(head) > 0.0) & (own.omega != 0.0)))
+            peak = peak_of_waves(own.omega, head.real, -head.imag, 1.0 - n, 0.0).offset if turns else math.nan
+            offsets.append(peak)
+        curve = np.stack(curves) + rest[:, None]
         apart = curve - np.sum(weights * curve, axis=1, keepdims=True)
         between = np.sum(weights * (count * sums.by_lag**2 - square) / (count - 1.0), axis=1)
         by_curve = np.sum(weights * apart * (2.0 * sums.by_lag - apart), axis=1)
-        omega, offsets = self.setting.omega, []
-        for head in z:  # the peak of each head's curve, ``Re z exp(i lag omega)``
-            turns = bool(np.any((np.abs(head) > 0.0) & (omega != 0.0)))
-            offsets.append(peak_of_waves(omega, head.real, -head.imag, 1.0 - n, 0.0).offset if turns else math.nan)
         sink = dict(zip(_SINK, sums.sink.T, strict=True))
         return sink | {
             "variance": variance,
@@ -485,7 +510,7 @@ class _Reader:
             "curve_explained": _ratio(by_curve, variance),
             "concentration_q": _ratio(np.abs(sums.centre_q[:, :turned]) ** 2, sums.power_q),
             "concentration_k": _ratio(np.abs(sums.centre_k[:, :turned]) ** 2, sums.power_k),
-            "strength": self.setting.scale * sums.norm_q * sums.norm_k,
+            "strength": setting.scale * sums.norm_q * sums.norm_k,
             "angle": np.angle(z),
             "predicted": _changes(sums.predicted, self.order),
             "change": _changes(sums.measured, self.order),

@@ -8,6 +8,7 @@ is ``A_i - p_i``. Pairs are those of a causal mask, ``n <= m``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ _PRODUCTS = 2**18  # multiplications at once: beyond, linear algebra starts thre
 
 
 class Setting(NamedTuple):
-    """Constants of all heads and documents: frequencies ``(D,)``, pairing, scale, skipped tokens."""
+    """Constants of a head in all documents: frequencies ``(D,)``, pairing, scale, skipped tokens."""
 
     omega: np.ndarray
     pairing: str
@@ -84,10 +85,13 @@ class Sums(NamedTuple):
     sink: np.ndarray
 
 
-def sum_document(q: np.ndarray, k: np.ndarray, setting: Setting, lags: Lags) -> Sums:
-    """Return the sums of one document, from float64 ``(heads, tokens, d)`` and ``(key heads, tokens, d)``."""
+def sum_document(q: np.ndarray, k: np.ndarray, sets: Sequence[tuple[Setting, Lags]]) -> Sums:
+    """Return the sums of one document, from float64 ``(heads, tokens, d)`` and ``(key heads, tokens, d)``.
+
+    `sets` has one entry for all heads, or one for each.
+    """
     group = len(q) // len(k)
-    heads = [_sum_head(q[head], k[head // group], setting, lags) for head in range(len(q))]
+    heads = [_sum_head(q[head], k[head // group], *sets[head % len(sets)]) for head in range(len(q))]
     return Sums(*(np.stack(column) for column in zip(*heads, strict=True)))
 
 

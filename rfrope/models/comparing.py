@@ -7,7 +7,8 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from rfrope.models.rewriting import (
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import describe_reach
+
+if TYPE_CHECKING:
+    from rfrope.analysis import KernelFit
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +153,30 @@ class RopeComparison(Result):
     layers: tuple[int, ...] | None = None
     caution: str = ""
     _also = ("findings", "agree")
+
+    @cached_property
+    def laws(self) -> dict[str, KernelFit]:
+        """The kernel nearest to the mean kernel of each known engine, within the text; the same for equal frequencies.
+
+        It is the first of `analysis.fit_kernel`, made when it is first asked for: about a second for each set, which
+        texts and dicts do not wait for. Engines that turn nothing have none.
+        """
+        from rfrope.analysis import fit_kernel  # what else no comparison needs
+
+        found: dict[tuple[str, ...], KernelFit] = {}
+        made = {one.engine: one.rope.frequencies for one in self.engines if one.rope is not None}
+        sets = {name: tuple(f"{one:.11g}" for one in omega if one != 0.0) for name, omega in made.items()}
+        for name, one in sets.items():
+            if one and one not in found:
+                found[one] = fit_kernel(made[name][made[name] != 0.0], max(self.seq_len - 1, 1))[0]
+        return {name: found[one] for name, one in sets.items() if one}
+
+    def list_laws(self) -> list[str]:
+        """Return a sentence on each of `laws`, with the names of its engines."""
+        names: dict[str, list[str]] = {}
+        for name, law in self.laws.items():
+            names.setdefault(f"{law.sentence}; as many blocks of it err {law.design_rms:.2g}", []).append(name)
+        return [f"Nearest law of {', '.join(engines)}: {sentence}." for sentence, engines in names.items()]
 
     @property
     def findings(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ def test_the_text_the_tables_and_the_page_have_every_head_with_errors(says, mode
     paths = [tmp_path / name for name in ("heads.csv", "blocks.csv", "heads.html")]
     out = says(*line(model, "--table", paths[0], "--block-table", paths[1], "--html", paths[2]))
     assert out.startswith("The lag alone explains ")
+    assert "\nThe law nearest to the frequencies of all heads: " in out
     rows = re.findall(r"^([01]\.\d)  .* ± ", out, re.MULTILINE)
     assert sorted(rows) == [f"{layer}.{head}" for layer in (0, 1) for head in range(4)]
     table, blocks = ([*csv.DictReader(path.read_text("utf-8").splitlines())] for path in paths[:2])
@@ -47,6 +48,7 @@ def test_json_and_several_texts(says, model):
     texts = [model / f"{number}.txt" for number in range(3)]
     found = says("heads", model, "--json", "--tokens", "32", "--texts", *texts)
     assert (found["documents"], len(found["heads"]), len(found["blocks"])) == (3, 8, 64)
+    assert "(" in found["law"]["kernel"]
     assert (found["heads"][5]["layer"], found["heads"][5]["head"]) == (1, 1)
 
 

@@ -56,7 +56,7 @@ def test_sums_of_a_document_are_those_over_every_pair(pairing, rest, skip):
     n, width = 2 * documents._CHUNK + 7, 2 * OMEGA.size + rest
     q, k = rng.normal(size=(2, n, width)) + rng.normal(size=(2, 1, width))
     setting = documents.Setting(OMEGA, pairing, 0.3, skip)
-    found = documents.sum_document(q[None], k[None], setting, documents.Lags.from_setting(setting, n))
+    found = documents.sum_document(q[None], k[None], [(setting, documents.Lags.from_setting(setting, n))])
     pairs = Pairs(q, k, 0.3, skip, pairing)
     parts, scores, lags = pairs.parts[pairs.seen], pairs.scores[pairs.seen], pairs.lag[pairs.seen]
     covariance = np.mean((parts - parts.mean(axis=0)) * (scores - scores.mean())[:, None], axis=0)
@@ -81,7 +81,7 @@ def test_changes_are_predicted_where_queries_and_keys_are_independent():
     predicted = measured = 0.0
     for _ in range(60):
         q, k = (mean + rng.normal(size=(60, 10)) @ one for mean, one in zip((mean_q, mean_k), mix, strict=True))
-        found = documents.sum_document(q[None], k[None], setting, lags)
+        found = documents.sum_document(q[None], k[None], [(setting, lags)])
         predicted, measured = predicted + found.predicted[0], measured + found.measured[0]
     np.testing.assert_allclose(predicted, measured, atol=0.03 * np.max(measured))
     off = ~np.eye(OMEGA.size, dtype=bool)
@@ -339,6 +339,26 @@ def test_heads_share_keys_and_a_rope_says_pairing_and_factor():
     rope = rfrope.Rope(OMEGA, pairing="interleaved", attention_factor=1.5)
     other = heads.atlas(layout(q, "half", "interleaved"), layout(k, "half", "interleaved"), rope)
     np.testing.assert_allclose(other.variance.value, 1.5**4 * found.variance.value, rtol=1e-12)
+
+
+def test_a_head_with_a_set_of_its_own_is_read_by_it_and_its_law_is_named():
+    laws = [rfrope.kernels.parse(text) for text in ("gaussian(scale=12)", "log_uniform(low=0.002, high=0.8)")]
+    sets = np.stack([rfrope.sample(law, 64, design="quantile") for law in laws])
+    rng = np.random.default_rng(22)
+    q, k = rng.normal(size=(3, 2, 12, 128)), rng.normal(size=(3, 1, 12, 128))
+    found = heads.atlas(q, k, rfrope.Rope(sets[:, :, None]), context=256)
+    for head, (law, named) in enumerate(zip(laws, found.nearest_laws(), strict=True)):
+        assert named.kernel.name == law.name
+        for field in set(dataclasses.asdict(law)) - {"ndim"}:
+            assert getattr(named.kernel, field) == pytest.approx(getattr(law, field), rel=0.1)
+        assert named.rms == pytest.approx(named.design_rms, abs=0.01)  # it errs as so many blocks of the law do
+        alone = heads.atlas(q[:, head : head + 1], k, sets[head], context=256)
+        for name in ("share", "curve", "offset", "predicted"):
+            np.testing.assert_array_equal(getattr(found, name).value[head], getattr(alone, name).value[0])
+        own = {name: column[64 * head : 64 * head + 64] for name, column in found.block_table().items()}
+        for name in ("frequency", "partial", "one_sign"):
+            np.testing.assert_array_equal(own[name], alone.block_table()[name])
+        assert alone.nearest_laws() == (named,)
 
 
 def test_tables_have_a_row_for_each_head_and_each_block():
