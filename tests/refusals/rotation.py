@@ -4,13 +4,11 @@ import numpy as np
 from conftest import library
 
 import rfrope
-from rfrope import Rope, rotation
+from rfrope import Rope
 from rfrope.rotation import (
     Provenance,
-    cumulative_phases,
     grid_positions,
     mrope_positions,
-    packed_positions,
     relocate,
     rerotate,
     rotate_polar,
@@ -21,9 +19,7 @@ X, P, W = np.ones((3, 8)), np.arange(3), np.asarray([1.0, 0.5])
 RATES, KEYS, LADDER = np.ones((2, 9, 3)), np.ones((4, 16)), rfrope.geometric(8)
 ROPE, POLAR = Rope(LADDER), Rope(LADDER, polar=True)
 MROPE, UNPAIRED = rfrope.mrope(LADDER, (4, 2, 2)), Rope(LADDER, pairing=None)
-ONE_PER_SEQUENCE = ("starts has shape", "; expected one number, or 2, one per sequence")
 LATENT = {"model_type": "deepseek_v3", "qk_rope_head_dim": 8, "rope_theta": 1e4, "rope_interleave": "no"}
-LLAMA = {"model_type": "llama", "head_dim": 8, "rope_theta": 1e4}
 ONES, SHARED = np.ones((5, 3, 1)), np.lib.stride_tricks.as_strided(np.ones(8), (3, 8), (0, 8))
 ONE_PER = "rotate_polar takes one frequency per magnitude, rotate one per two"
 IS_POLAR = "the Rope has polar=True; expected rotation.rotate_polar for it"
@@ -35,10 +31,6 @@ def rotate(**changed):
 
 def polar(**changed):
     return rotate_polar(**{"magnitudes": X, "positions": P, "frequencies": LADDER} | changed)
-
-
-def convert(*arguments, **options):
-    return rfrope.convert_pairing(X, *arguments, **options)
 
 
 def rope(**fields):
@@ -55,73 +47,27 @@ def embedded(function, name):
 
 ROWS = [
     # rotate and scores
-    (lambda: rotate(x=np.ones((3, 7))), ValueError, ("x has shape (3, 7); expected ", "even")),
-    (lambda: rotate(frequencies=np.ones(5)), ValueError, ("frequencies has D = 5 blocks", "(3, 8); expected D <= 4")),
     (lambda: rotate(positions=range(4)), ValueError, "the phases from positions do not broadcast: (3,) of x and (4,)"),
-    (lambda: rotate(positions=X[:, :2], frequencies=X[:2, :3]), ValueError, ("(3, 2)", "positions of shape (..., 3)")),
-    (lambda: rotate(frequencies=np.ones((3, 2, 1))), ValueError, "use positions[..., None]"),
-    (lambda: rotate(positions=ONES[:5], frequencies=ONES[:4, :2]), ValueError,
-     "positions and frequencies do not broad"),
-    (lambda: rotate(pairing="neox"), ValueError, "pairing is 'neox'; expected one of 'half', 'interleaved'"),
-    (lambda: rotate(out_pairing="magnitudes"), ValueError, "out_pairing is 'magnitudes'"),
     (lambda: rotate(frequencies=LADDER), ValueError, ("D <= 4; one frequency per feature is ", "rotate_polar")),
-    (lambda: rotate(shift=np.ones(3)), ValueError, ("shift and the phases from ", " do not broadcast")),
-    (lambda: rotate(scale=np.ones(3)), ValueError, ("scale and the phases from ", " do not broadcast")),
-    (lambda: rotate(scale=np.asarray([1.0, -1.0])), ValueError, ("scale is ", "expected positive")),
-    (lambda: rotate(positions=[1e200, 0.0, 1.0]), ValueError, ("positions holds ", "above 2**500")),
-    (lambda: rotate(out=np.ones((3, 6))), ValueError, "out has shape (3, 6); expected (3, 8)"),
     (lambda: rotate(out=X.astype("f4")), TypeError, "dtype('float32'); expected the dtype of x, dtype('float64')"),
     (lambda: rotate(out=SHARED), ValueError, "out is read-only, or some of its elements share memory"),
     (lambda: rotate(x=library("torch").module.eye(8).to_sparse()), TypeError,
      "sparse_coo; expected a dense one: pass x.to_"),
-    (lambda: rfrope.scores(X, X, P, P[:2], W), ValueError, "k and the phases from k_positions do not broadcast"),
-    (lambda: rfrope.scores(X, X[:, :6], P, P, W), ValueError, "q has shape (3, 8) but k has (3, 6)"),
     (lambda: rfrope.scores(X, X.astype(">f8"), P, P, W), TypeError, "q has dtype <f8 but k has >f8; expected"),
-    (lambda: rfrope.scores(X[0], X, P, P, W), ValueError, "q has shape (8,); expected (..., tokens, d)"),
     (lambda: rfrope.scores(X, X, P, P, LADDER), ValueError, ("frequencies has D = 8 blocks", "q has shape (3, 8)")),
     (lambda: rfrope.block_coefficients(X, X.astype("f4")), TypeError, "q has dtype float64 but k has float32"),
-    (lambda: rfrope.block_coefficients(np.ones((2, 8)), X), ValueError, "q and k do not broadcast"),
-    (lambda: rfrope.rotation_table(P, W, dtype="int32"), TypeError, "dtype is 'int32'; expected a real floating type"),
-    (lambda: rfrope.rotate_by_phases(X, np.ones(5)), ValueError, "phases has D = 5"),
-    (lambda: rfrope.rotate_by_table(X, np.ones((3, 2)), np.ones((3, 1))), ValueError, "cos has shape"),
-    (lambda: rfrope.rotate_by_table(X, X, X), ValueError, "pass the first half"),
-    (lambda: convert("half", "gptj"), ValueError, "target is 'gptj'; expected one of 'half', 'interleaved'"),
-    (lambda: convert("half", "half", axis=2), ValueError, "axis is 2; expected an axis of x, whose shape is (3, 8)"),
-    (lambda: convert("half", "interleaved", axis=0), ValueError, "expected an even number of features along axis 0"),
-    (lambda: rotation.from_complex(X), TypeError, "z has dtype float64"),
     # embeddings
     *embedded(rfrope.sinusoidal, "positions"),
     *embedded(shift_matrix, "offset"),
     # positions
-    *(
-        (lambda starts=starts: packed_positions([0, 1, 3], starts=starts), ValueError, ONE_PER_SEQUENCE)
-        for starts in ([[7, 0]], [[7], [0]], [7], [7, 0, 1], [[3]])
-    ),
-    (lambda: packed_positions([1, 2]), ValueError, ("cu_seqlens is ", "expected (B + 1,): 0, then the running sum")),
-    (lambda: packed_positions([[0, 3]]), ValueError, ("[[0, 3]]; expected ", " running sum")),
-    (lambda: packed_positions([0.0, 3.0]), TypeError, "cu_seqlens has dtype float64; expected whole numbers"),
     (lambda: mrope_positions([2, (1, 4)]), ValueError, "segments[1] is (1, 4); expected (t, h, w)"),
     (lambda: mrope_positions([(1, 4, 5)]), ValueError, "expected a height and width that merge = 2 divides"),
-    (lambda: mrope_positions([(1, 4, 4, 0.0)]), ValueError, "segments[0][3] is 0.0; expected a positive"),
-    (lambda: mrope_positions([2], after_video="time"), ValueError, "'time'; expected one of 'largest', 'sides'"),
-    (lambda: grid_positions((2, 2), resized="pixel"), ValueError, "resized is 'pixel'; expected one of 'extrapolate'"),
-    (lambda: grid_positions((2, 2), resized="interpolate"), ValueError, "trained is None with resized='interpolate'"),
     (lambda: grid_positions((2, 2), trained=(2, 2)), ValueError, "expected none, since nothing is interpolated"),
     (lambda: grid_positions((2, 2), resized="interpolate", trained=(2,)), ValueError, "expected 2 numbers"),
     # running sums of rates
-    (lambda: cumulative_phases(RATES, axis=3), ValueError, "axis is 3, but rates has shape (2, 9, 3)"),
-    (lambda: cumulative_phases(RATES[0, 0]), ValueError, "axis is -2, but rates has shape (3,)"),
-    (lambda: cumulative_phases(RATES, offset=3), TypeError, "offset is 3; expected radians as floats, or integers"),
-    (lambda: cumulative_phases(RATES, offset=[0, 0, 0]), TypeError, "integers of shape (2, 2, 3) that an earlier"),
-    (lambda: cumulative_phases(RATES, offset=np.zeros((4, 2, 3))), ValueError, "shape (4, 2, 3); expected (2, 3)"),
-    (lambda: cumulative_phases(RATES, offset=np.zeros(2)), ValueError, "do not broadcast"),
     # polar rotation
     (lambda: polar(frequencies=LADDER[:4]), ValueError,
      ("magnitudes has shape (3, 8); expected (..., 4) mag", ONE_PER)),
-    (lambda: polar(inverse=True), ValueError, "magnitudes has shape (3, 8); expected (..., 16) fea"),
-    (lambda: polar(inverse=True, magnitudes=np.ones((3, 7))), ValueError, ("magnitudes has shape (3, 7)", "even")),
-    (lambda: polar(inverse=True, softplus=True), ValueError, "softplus is True in the inverse"),
-    (lambda: polar(positions=np.arange(6).reshape(2, 3)), ValueError, "expected phases that leave"),
     (lambda: polar(out=np.ones((3, 16), "f4")), TypeError, ("out has dtype ", "expected the dtype of magnitudes")),
     (lambda: polar(frequencies=ROPE), ValueError, "the Rope has polar=False; expected a Rope with polar=True"),
     # fields of a Rope, and polar ones
@@ -144,7 +90,6 @@ ROWS = [
     ),
     (lambda: rope(head_dim=12, polar=True), ValueError, "a polar Rope has one frequency per feature"),
     (lambda: rfrope.from_config(LATENT), TypeError, "rope_interleave is 'no'; expected True or False"),
-    (lambda: rfrope.from_config(LLAMA, pairing="neox"), ValueError, "pairing is 'neox'; expected one of 'half', "),
     (lambda: rfrope.axial(POLAR, ROPE), ValueError, "sets differ in pairing, attention_factor, polar"),
     (lambda: POLAR.scores(X, X, P, P), ValueError, IS_POLAR),
     *(
