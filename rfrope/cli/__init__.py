@@ -86,9 +86,8 @@ def _name_option(text: str, options: argparse.Namespace) -> str:
     if first is None or first[2] in ("file", "kernels", "meant", "names", "source", "sources"):
         return text
     name = first[2] if hasattr(options, first[2]) else _OPTIONS.get(first[2], "")
-    return (
-        f"{text[: first.start(2)]}--{name.replace('_', '-')}{text[first.end(2) :]}" if hasattr(options, name) else text
-    )
+    renamed = f"{text[: first.start(2)]}--{name.replace('_', '-')}{text[first.end(2) :]}"
+    return renamed if hasattr(options, name) else text
 
 
 class _Completion(argparse.Action):

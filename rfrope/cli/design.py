@@ -103,7 +103,13 @@ def _report(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> R
         lambda: [_draw(rope, laws, found)],
         Table(_error_rows(found), errors, left=(0, 2), note=least),
         Table(_lag_rows(found), draws),
-        Words([_describe_bound(rope, found)]),
+        Words(
+            [
+                f"{rope.n_blocks} independent draws stay within {found.bound:.3g} of Φ at all lags with "
+                f"{found.confidence:.0%} probability (Hoeffding's\nbound: safe, not sharp). For the "
+                f"{worst.sup:.3g} reached here, the bound needs {found.blocks or 'infinitely many'} draws."
+            ]
+        ),
         lambda: [_list_config(rope)],
     ]
     return Report(parts, verdict)
@@ -117,15 +123,6 @@ def _describe_rope(rope: rfrope.Rope) -> str:
     kind = " of polar features, one for each magnitude" if rope.polar else ""
     law = f" of {rope.source.kernel}" if isinstance(rope.source.kernel, str) else ""
     return f"Frequencies{law}{kind}, radians per position: {', '.join([shape, *made])}."
-
-
-def _describe_bound(rope: rfrope.Rope, found: Fidelity) -> str:
-    """Return a sentence on independent draws: their bound, and how many of them would come as close."""
-    return (
-        f"{rope.n_blocks} independent draws stay within {found.bound:.3g} of Φ at all lags with "
-        f"{found.confidence:.0%} probability (Hoeffding's\nbound: safe, not sharp). For the "
-        f"{found.heads[found.worst].sup:.3g} reached here, the bound needs {found.blocks or 'infinitely many'} draws."
-    )
 
 
 def _error_rows(found: Fidelity) -> list[tuple[str, ...]]:

@@ -79,9 +79,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     found = [*_read_bases(options), *(one for source in options.sources for one in _read_source(source, options))]
     if not found:
-        raise ValueError(
-            "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"
-        )
+        raise ValueError("nothing to inspect; expected a config.json, a file of frequencies, or --base with --head-dim")
     check_files(options)
     counts, seen, sets, summaries = Counter(one.label for one in found), Counter[str](), [], []
     for one in found:

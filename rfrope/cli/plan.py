@@ -34,10 +34,8 @@ def add(commands: Any) -> None:
         example="rfrope plan config.json --context 131072 -o rope.npz && "
         "rfrope export rope.npz --to vllm --model config.json -o new.json",
     )
-    option, trained = (
-        command.add_argument,
-        "positions in training (default: the SOURCE's, before a scheme stretched it)",
-    )
+    option = command.add_argument
+    trained = "positions in training (default: the SOURCE's, before a scheme stretched it)"
     option("source", metavar="SOURCE", help="a Hugging Face config.json, its folder, or what rfrope.save wrote")
     option("--context", type=whole, metavar="N", required=True, help="positions to reach")
     option("--trained", type=whole, metavar="L", help=trained)
@@ -60,9 +58,8 @@ def _run(options: argparse.Namespace) -> int:
         with naming("--method", options.method):
             chosen[name] = found[name].methods[0] if options.method is None else found[name].method(options.method)
     method = next(iter(chosen.values()))
-    verdict = " ".join(
-        [f"{name}: {one.report().verdict}" if name else one.report().verdict for name, one in found.items()]
-    )
+    said = {name: one.report().verdict for name, one in found.items()}
+    verdict = " ".join([f"{name}: {one}" if name else one for name, one in said.items()])
     parts = [part for name, one in found.items() for part in _parts(name, one, chosen[name], options.trained)]
     plans = [{"name": name} | one.to_dict() | {"config": _config(chosen[name])} for name, one in found.items()]
     page.emit(
@@ -129,12 +126,9 @@ def _parts(name: str, plan: analysis.Plan, chosen: analysis.Method, trained: int
 def _draw(title: str, plan: analysis.Plan) -> Panel:
     ladder = (ladder_base(plan.method("as it is").rope), plan.trained_context)
     as_it_is = [method.name for method in plan.methods].index("as it is")
-    return panels.mean_kernels(title, _curves(plan), plan.context, ladder=ladder, stretched=as_it_is)
-
-
-def _curves(plan: analysis.Plan) -> list[Curve]:
     still = max((plan.methods[0].rope.qk_head_dim + 1) // 2 - plan.n_blocks, 0)
-    return [Curve(method.name, method.rope.frequencies, plan.context - 1, still) for method in plan.methods]
+    curves = [Curve(method.name, method.rope.frequencies, plan.context - 1, still) for method in plan.methods]
+    return panels.mean_kernels(title, curves, plan.context, ladder=ladder, stretched=as_it_is)
 
 
 def _config(method: analysis.Method) -> dict[str, Any] | str:

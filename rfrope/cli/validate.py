@@ -84,9 +84,8 @@ def _report(results: list[Validation], options: argparse.Namespace) -> Report:
     vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
     if options.polar:
         vectors = f"magnitudes of polar contents: {vectors}" + (" after softplus" if options.qk is None else "")
-    read = (
-        f"Vectors: {results[0].n_pairs} pairs, {vectors}, {results[0].n_blocks} blocks; each row shows its worst pair."
-    )
+    first = results[0]
+    read = f"Vectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; each row shows its worst pair."
     verdict, *caution = _verdict(results, options)
     parts: list[Any] = [
         lambda: [panels.comparisons("Every comparison", results)],

@@ -93,8 +93,7 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
     >>> model_types()["cohere"]["pairing"]
     'interleaved'
     """
-    with files(__package__).joinpath("model_types.json").open(encoding="utf-8") as file:
-        table: Mapping[str, Mapping[str, Any]] = _frozen(json.load(file))
+    table: Mapping[str, Mapping[str, Any]] = read_table("model_types")
     return table
 
 
@@ -137,6 +136,27 @@ def has_defaults(entry: Mapping[str, Any]) -> bool:
     (True, False)
     """
     return "rope_parameters" in entry or "axial" in entry
+
+
+@cache
+def read_table(name: str) -> Any:
+    """Return a JSON file of this folder, which nothing can write to: mappings, and tuples.
+
+    Parameters
+    ----------
+    name : str
+        The file without its suffix.
+
+    Returns
+    -------
+    mapping or tuple
+
+    Examples
+    --------
+    >>> read_table("config_names")["head_dim"]
+    ('head_dim', 'attention_head_dim', 'kv_channels')
+    """
+    return _frozen(json.loads(files(__package__).joinpath(f"{name}.json").read_text("utf-8")))
 
 
 def _frozen(held: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 from rfrope._core.arguments import show
 from rfrope.engines import formats
 from rfrope.engines.formulas import RefusedError, UnknownError
-from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
+from rfrope.engines.record import Arithmetic, ConfigRope, EngineRope, ExportRequest, make_engine, make_reading
 
 _WIDTHS = (64, 80, 96, 128)  # heads that its kernels are compiled for
 _LANE = 8  # features that a lane of its kernel holds, and both halves are whole lanes
@@ -49,31 +49,11 @@ def _refuse_lanes(request: ExportRequest) -> str:
     return "" if width % (2 * _LANE) == 0 else f"it turns multiples of {2 * _LANE} features, the Rope {width}"
 
 
-ENGINE = Engine(
+ENGINE = make_engine(
     "DeepSpeed",
-    Reading(
-        "0.19.6",
-        (
-            "deepspeed/inference/v2/model_implementations/{llama_v2,mistral,mixtral,phi3,qwen_v2,qwen_v2_moe}/model.py",
-            "deepspeed/inference/v2/kernels/ragged_ops/linear_blocked_kv_rotary/blocked_kv_rotary_cuda.cu and "
-            "blocked_kv_rotary.py",
-            "deepspeed/inference/v2/modules/implementations/attention/dense_blocked_attention.py",
-        ),
-        _read,
-        ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe"),
-    ),
-    Format(
-        "``inverse_freqs`` of ``BlockedTrainedRotaryEmbeddings``, for heads of 64, 80, 96 and 128 features",
-        "frequencies to float32; float32 phases, and by ``--use_fast_math`` ``__cosf`` and ``__sinf`` of them",
-        "DeepSpeed 0.19.6, blocked_trained_kv_rotary.py, blocked_kv_rotary_cuda.cu and op_builder/builder.py of "
-        f"edaa722; {formats.READ}",
-        lambda request: {"inverse_freqs": request.rope.frequencies.astype(np.float32)},
-        # a float32 product, its product with 1/(2 pi) in ``__cosf``, and that itself
-        lambda request, made: Arithmetic(made["inverse_freqs"].astype(np.float64), 4.0 * formats.ULP, 2.0**-21),
-        pairings=("half",),
-        factor=False,
-        options=(),
-        refusal=_refuse_lanes,
-        cannot=f"widths that are not multiples of {2 * _LANE}",
-    ),
+    lambda request: {"inverse_freqs": request.rope.frequencies.astype(np.float32)},
+    # a float32 product, its product with 1/(2 pi) in ``__cosf``, and that itself
+    lambda request, made: Arithmetic(made["inverse_freqs"].astype(np.float64), 4.0 * formats.ULP, 2.0**-21),
+    _refuse_lanes,
+    reading=make_reading("DeepSpeed", _read),
 )

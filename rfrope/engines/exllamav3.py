@@ -9,12 +9,9 @@ import numpy as np
 
 from rfrope.engines import formats, observed
 from rfrope.engines.formulas import UnknownError
-from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format
+from rfrope.engines.record import Arithmetic, ConfigRope, EngineRope, ExportRequest, make_engine
 
-_OBSERVED = observed.reading(
-    "exllamav3",
-    {"longrope": "long_factor for every text of a model that is loaded for more than {}, else short_factor"},
-)
+_OBSERVED = observed.reading("exllamav3")
 _GPTJ, _NEOX = 1, 2  # of its RopeStyle
 _FAST = 2.0**-21.19  # largest error of CUDA's __cosf in half a turn, and of __sinf at most; CUDA C++ Programming Guide
 
@@ -32,19 +29,10 @@ def _make_phases(request: ExportRequest) -> dict[str, Any]:
     return {"inv_freq": phases, "attn_factor": request.rope.attention_factor, "rope_style": style}
 
 
-ENGINE = Engine(
+ENGINE = make_engine(
     "exllamav3",
-    replace(_OBSERVED, rule=_read),
-    Format(
-        "``inv_freq`` of ``RoPE.apply`` as a table of phases, less whole turns, one for each text of the batch "
-        "(repeat it, contiguous); ``attn_factor`` and ``rope_style`` of its settings. A list of frequencies would do, "
-        "but their phases are not reduced before ``__sinf`` and ``__cosf``",
-        "phases of at most half a turn are rounded to float32; ``__sinf`` and ``__cosf``",
-        f"exllamav3 1.4.1, exllamav3_ext/rope.cu of 4f8ad01; {formats.READ}",
-        _make_phases,
-        # phases of at most half a turn, their cos and sin, and the product with the factor
-        lambda request, made: Arithmetic(None, 0.0, np.pi * formats.ULP + _FAST + formats.ULP),
-        heads="view ``(B, S, H, d)`` as ``(B H, S, 1, d)``, heads before tokens: the tables are those of one text, "
-        "to be repeated for each",
-    ),
+    _make_phases,
+    # phases of at most half a turn, their cos and sin, and the product with the factor
+    lambda request, made: Arithmetic(None, 0.0, np.pi * formats.ULP + _FAST + formats.ULP),
+    reading=replace(_OBSERVED, rule=_read),
 )

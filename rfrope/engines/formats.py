@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from rfrope.engines.record import Arithmetic, ExportRequest, Format
+from rfrope.engines.record import Arithmetic, ExportRequest
 
 STILL = 1e30  # the divisor that stands for a frequency of 0: no position turns by it in float32
 ULP = 2.0**-24  # largest relative rounding of float32
-ONCE = "cos and sin are rounded once"
-ROW_OF_HEAD = (
-    "view q and k as ``(tokens H, 1, d)``, and give ``first_rows[h] + p`` for the position p of head h: the cache has "
-    "H S rows"
-)
-RUN, READ = "run by the tests", "read, not run"
-
 _ROUNDING = {"float16": 2.0**-11, "float32": ULP, "float64": 2.0**-53}
 
 
@@ -77,27 +69,6 @@ def compute_longrope(request: ExportRequest, made: dict[str, Any]) -> Arithmetic
         frequencies = np.float32(1.0) / (factors * _powers(request))
     units = np.where(factors > 1.001, 18.0, 7.0) if name == "llama3" else 5.0 if name == "longrope" else 7.0
     return Arithmetic(frequencies.astype(np.float64), units * ULP, 3.0 * ULP)
-
-
-def config_format(
-    carries: str,
-    source: str,
-    make: Callable[[ExportRequest], dict[str, Any]],
-    compute: Callable[[ExportRequest, dict[str, Any]], Arithmetic] = compute_longrope,
-    **limits: Any,
-) -> Format:
-    """Return the format of an engine that reads these keys from a model's config.json."""
-    return Format(
-        carries,
-        "divisors to float64, which the engine reads in float32; positions times frequencies in float32",
-        source,
-        make,
-        compute,
-        (".json",),
-        copies_model=True,
-        options=("context", "base"),
-        **limits,
-    )
 
 
 def round_once(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:

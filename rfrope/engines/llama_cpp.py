@@ -9,10 +9,7 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.engines import formats, observed
-from rfrope.engines.record import Arithmetic, Engine, ExportRequest, Format
-
-_LENGTH = "long_factor for every text where the context of a sequence is set above {}, else short_factor"
-
+from rfrope.engines.record import Arithmetic, ExportRequest, make_engine
 
 # -- divisors in a GGUF ------------------------------------------------------------------------------------------------
 
@@ -84,20 +81,10 @@ def _ladder(request: ExportRequest) -> np.ndarray:
     return np.multiply.accumulate(steps).astype(np.float64)
 
 
-ENGINE = Engine(
+ENGINE = make_engine(
     "llama.cpp",
-    observed.reading("llama.cpp", {"longrope": _LENGTH}),
-    Format(
-        "divisors in GGUF tensors: ``rope_freqs.weight``, or of phi3 ``rope_factors_long`` and ``_short``",
-        "divisors to float32; phases by repeated products in float32",
-        f"llama.cpp, src/models/llama.cpp of 069be0a, phi3.cpp of 358a4a0, gemma4.cpp of 9af0434; {formats.RUN}: "
-        "llama, phi3",
-        _make_tensors,
-        _compute_tensors,
-        (".gguf",),
-        copies_model=True,
-        options=("context", "base", "architecture"),
-        refusal=_refuse_by_architecture,
-        cannot="architectures whose loader refuses the tensor (all but llama, phi3 and gemma4), one set for each layer",
-    ),
+    _make_tensors,
+    _compute_tensors,
+    _refuse_by_architecture,
+    reading=observed.reading("llama.cpp"),
 )

@@ -12,14 +12,12 @@ import numpy as np
 from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas, observed
 from rfrope.engines.formulas import RefusedError
-from rfrope.engines.record import Arithmetic, ConfigRope, Engine, ExportRequest, Format
+from rfrope.engines.record import Arithmetic, ConfigRope, Engine, ExportRequest, make_engine
 
 _PATTERNED = {"gemma3_text": 6, "cohere2": 4}  # whose layers follow sliding_window_pattern, whatever layer_types says
 _LISTED = {"gemma4_text": 5, "gemma3n_text": 5, "olmo3": 4}  # with layer_types, else every so many-th is full
-_NEEDS: dict[str, tuple[str, ...]] = {
-    "exaone4": ("rope_scaling", "sliding_window_pattern", "sliding_window", "head_dim")
-}
-_NEEDS |= {"llama4_text": ("no_rope_layers",)}
+_NEEDS: dict[str, tuple[str, ...]] = {"llama4_text": ("no_rope_layers",)}
+_NEEDS |= {"exaone4": ("rope_scaling", "sliding_window_pattern", "sliding_window", "head_dim")}
 _LEAST = 8  # positions: an original context that whole numbers say well enough
 
 
@@ -31,8 +29,8 @@ def _find_layers(config: ConfigRope) -> tuple[int, ...] | None:
         return None
     for key in _NEEDS.get(config.model_type, ()) if "." not in model.name and model.name != "text_config" else ():
         formulas.require_key({name: True for name in raw}, key)
-    if config.model_type in _TURNED:
-        return tuple(filter(_TURNED[config.model_type](config), range(count)))
+    if config.model_type in ("smollm3", "llama4_text", "exaone4"):
+        return tuple(filter(_find_turning(config), range(count)))
     if config.model_type in _LISTED:
         every, kinds = _LISTED[config.model_type], raw.get("layer_types")
         kinds = kinds or ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(count)]
@@ -44,34 +42,21 @@ def _find_layers(config: ConfigRope) -> tuple[int, ...] | None:
     return model.layers
 
 
-def _turns_smollm3(config: ConfigRope) -> Callable[[int], Any]:
+def _find_turning(config: ConfigRope) -> Callable[[int], Any]:
+    """Return whether a layer turns, whatever ``layer_types`` says; a part of Llama 4 ignores ``no_rope_layers``."""
     raw, flags = config.raw, config.raw.get("no_rope_layers")
-    if flags is not None and len(flags) != raw["num_hidden_layers"]:
-        expected = raw["num_hidden_layers"]
-        raise RefusedError(f"stops with an error: no_rope_layers has {len(flags)} entries, not {expected}")
+    if config.model_type == "exaone4":
+        pattern = raw["sliding_window_pattern"]
+        if not isinstance(pattern, str | None):
+            raise RefusedError("stops with an error: sliding_window_pattern is no text of L and G")
+        return lambda i: not pattern or pattern[i % len(pattern)] == "L"
     every = raw.get("no_rope_layer_interval", 4)
-    return lambda i: flags[i] if flags is not None else (i + 1) % every
-
-
-def _turns_llama4(config: ConfigRope) -> Callable[[int], Any]:
-    """Return whether a layer turns; a part ignores ``no_rope_layers``."""
-    if config.rope.source.model.name:
-        return lambda i: (i + 1) % 4
-    flags, expected = config.raw["no_rope_layers"] or (), config.raw["num_hidden_layers"]
+    if config.rope.source.model.name or (flags is None and config.model_type == "smollm3"):
+        return lambda i: (i + 1) % every
+    flags, expected = flags or (), raw["num_hidden_layers"]
     if len(flags) < expected:
         raise RefusedError(f"stops with an error: no_rope_layers has {len(flags)} entries, not {expected}")
     return lambda i: flags[i]
-
-
-def _turns_exaone4(config: ConfigRope) -> Callable[[int], Any]:
-    """Whatever ``layer_types`` says."""
-    pattern = config.raw["sliding_window_pattern"]
-    if not isinstance(pattern, str | None):
-        raise RefusedError("stops with an error: sliding_window_pattern is no text of L and G")
-    return lambda i: not pattern or pattern[i % len(pattern)] == "L"
-
-
-_TURNED = {"smollm3": _turns_smollm3, "llama4_text": _turns_llama4, "exaone4": _turns_exaone4}
 
 
 def _make_periods(request: ExportRequest) -> dict[str, Any]:
@@ -130,37 +115,12 @@ def _refuse_config(request: ExportRequest) -> str:
     return ""
 
 
-MLX = Engine(
-    "MLX",
-    format=Format(
-        "arguments of ``mx.fast.rope``: ``freqs`` are periods over 2π, 1/frequency",
-        "periods to float32; positions times their reciprocals in float32",
-        f"MLX 0.32.4, mlx/fast.h; {formats.RUN}",
-        _make_periods,
-        _compute_periods,
-        factor=False,
-        options=(),
-    ),
-)
-MLX_LM = Engine(
+MLX = make_engine("MLX", _make_periods, _compute_periods)
+MLX_LM = make_engine(
     "MLX-LM",
-    observed.reading(
-        "MLX-LM",
-        {
-            "dynamic": "recomputed at every step beyond the context; keys in a cache keep their old frequencies",
-            "longrope": "long_factor for every text",
-        },
-        layers=_find_layers,
-        sources=("mlx_lm/models/{gemma3_text,gemma3n,gemma4_text,olmo3,exaone4,llama4,smollm3,cohere2}.py (layers)",),
-    ),
-    formats.config_format(
-        "``rope_scaling`` of type ``longrope``, for config.json; the attention factor by its original context",
-        f"MLX-LM 0.32.2, mlx_lm/models/rope_utils.py (SuScaledRoPE); {formats.RUN}: Llama",
-        _make_config,
-        compute=_compute_config,
-        pairings=("half",),
-        refusal=_refuse_config,
-        cannot="parts of heads, an attention factor below 1, or one above 1 over a short context",
-    ),
+    _make_config,
+    _compute_config,
+    _refuse_config,
+    reading=observed.reading("MLX-LM", layers=_find_layers),
 )
-MLX_VLM = Engine("mlx-vlm", observed.reading("mlx-vlm", {"longrope": "long_factor for every text"}))
+MLX_VLM = Engine("mlx-vlm", observed.reading("mlx-vlm"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rfrope._core.arguments import named, show, whole
@@ -13,6 +13,11 @@ from rfrope.scaling import schemes
 
 _SCALES = ("mscale", "mscale_all_dim")
 _BESIDE = ("rope_theta", "partial_rotary_factor")  # older configs have them beside the dict
+TYPED = ("transformers", "vLLM", "SGLang", "llama.cpp", "MLX-LM")  # engines that take options or keys
+_OPTIONS = {
+    "vLLM": "--max-model-len {} --hf-overrides {}",
+    "SGLang": "--context-length {} --json-model-override-args {}",
+}
 _FLAGS = {"rope_theta": "--rope-freq-base", "factor": "--rope-scale"}
 _YARN = {"original_max_position_embeddings": "--yarn-orig-ctx"}
 _YARN |= {"beta_fast": "--yarn-beta-fast", "beta_slow": "--yarn-beta-slow"}
@@ -55,12 +60,22 @@ def override(engine: str, rope_parameters: Mapping[str, Any], context: int, *, p
     >>> override("llama.cpp", yarn, 131072)
     '-c 131072 --rope-scaling yarn --rope-freq-base 1000000 --rope-scale 4 --yarn-orig-ctx 32768'
     """
-    name = named("engine", engine, tuple(_SPELLED))
+    name = named("engine", engine, TYPED)
     if not isinstance(rope_parameters, Mapping):
         raise TypeError(f"rope_parameters is {show(rope_parameters)}; expected a dict")
     if not isinstance(part, str):
         raise TypeError(f"part is {show(part)}; expected the name of a part of a config, such as 'text_config'")
-    return _SPELLED[name](_say_yarn(name, dict(rope_parameters)), whole("context", context, 1), part)
+    made, context = _say_yarn(name, dict(rope_parameters)), whole("context", context, 1)
+    if name in _OPTIONS:
+        return _OPTIONS[name].format(context, shlex.quote(_nest(part, {"rope_parameters": made})))
+    if name == "llama.cpp":
+        return _type_llama_cpp(made, context)
+    if name == "transformers":
+        keys = {"rope_parameters": made, "max_position_embeddings": context}
+        return f"config.json, in place of rope_scaling: {_nest(part, keys)}"
+    keys = {key: made.pop(key) for key in _BESIDE if key in made}
+    keys |= {"rope_scaling": None if made.get("rope_type") == "default" else made, "max_position_embeddings": context}
+    return f"config.json: {_nest(part, keys)}"
 
 
 def _say_yarn(engine: str, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -92,27 +107,7 @@ def _nest(part: str, keys: dict[str, Any]) -> str:
     return json.dumps(keys)
 
 
-def _write_config(parameters: dict[str, Any], context: int, part: str) -> str:
-    keys = {"rope_parameters": parameters, "max_position_embeddings": context}
-    return f"config.json, in place of rope_scaling: {_nest(part, keys)}"
-
-
-def _write_old_config(parameters: dict[str, Any], context: int, part: str) -> str:
-    keys: dict[str, Any] = {key: parameters.pop(key) for key in _BESIDE if key in parameters}
-    keys["rope_scaling"] = None if parameters.get("rope_type") == "default" else parameters
-    return f"config.json: {_nest(part, {**keys, 'max_position_embeddings': context})}"
-
-
-def _type_vllm(parameters: dict[str, Any], context: int, part: str) -> str:
-    return f"--max-model-len {context} --hf-overrides {shlex.quote(_nest(part, {'rope_parameters': parameters}))}"
-
-
-def _type_sglang(parameters: dict[str, Any], context: int, part: str) -> str:
-    held = shlex.quote(_nest(part, {"rope_parameters": parameters}))
-    return f"--context-length {context} --json-model-override-args {held}"
-
-
-def _type_llama_cpp(parameters: dict[str, Any], context: int, part: str) -> str:
+def _type_llama_cpp(parameters: dict[str, Any], context: int) -> str:
     """Return flags; under YaRN the attention factor is a key of the GGUF, since ``--yarn-attn-factor`` is replaced."""
     scheme = parameters.get("rope_type")
     if scheme not in ("default", "linear", "yarn"):
@@ -125,13 +120,3 @@ def _type_llama_cpp(parameters: dict[str, Any], context: int, part: str) -> str:
         own = attention / schemes.sharpen_yarn(parameters["factor"])  # beside the factor of YaRN's formula
         words += [f"--override-kv ARCH.rope.scaling.attn_factor=float:{own:.8g}"] if abs(own - 1.0) > 1e-6 else []
     return " ".join(words)
-
-
-_SPELLED: dict[str, Callable[[dict[str, Any], int, str], str]] = {
-    "transformers": _write_config,
-    "vLLM": _type_vllm,
-    "SGLang": _type_sglang,
-    "llama.cpp": _type_llama_cpp,
-    "MLX-LM": _write_old_config,
-}
-TYPED = tuple(_SPELLED)  # engines that take options or keys

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import capacity
+from rfrope.data.model_types import read_table
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import ladder, rotated_width
 
@@ -390,3 +391,22 @@ class Engine:
     name: str
     reading: Reading | None = None
     format: Format | None = None
+
+
+def make_reading(engine: str, rule: Callable[[ConfigRope], EngineRope]) -> Reading:
+    """Return an engine's reading by a rule, with what was read of it."""
+    held = read_table("engines")[engine]["reading"]
+    return Reading(held["version"], held["sources"], rule, held.get("model_types", ()))
+
+
+def make_engine(
+    name: str,
+    make: Callable[[ExportRequest], dict[str, Any]],
+    arithmetic: Callable[[ExportRequest, dict[str, Any]], Arithmetic],
+    refusal: Callable[[ExportRequest], str] | None = None,
+    *,
+    reading: Reading | None = None,
+) -> Engine:
+    """Return the record of an engine that takes a Rope as `make` gives it, with what was read of the form."""
+    held = read_table("engines")[name]["format"]
+    return Engine(name, reading, Format(make=make, arithmetic=arithmetic, refusal=refusal, **held))

@@ -5,21 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.data.model_types import has_defaults, known
+from rfrope.data.model_types import has_defaults, known, read_table
 from rfrope.engines import formats, observed
 from rfrope.engines.formulas import RefusedError, UnknownError
-from rfrope.engines.record import ConfigRope, Engine, EngineRope, ExportRequest, Reading
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, ExportRequest, make_engine, make_reading
 
-_LAYERED = (  # model types, whose classes take a dict for each kind of layer, or a list of layers without RoPE
-    *("gemma3_text", "gemma3n_text", "olmo3", "modernbert", "modernbert-decoder"),
-    *("smollm3", "cohere2", "exaone4", "llama4_text"),
-)
 _SU = ("phi3",)  # model types whose config class knows "su" for longrope
-_CACHED = "keys in a cache keep their old frequencies"
-_LENGTHS = {
-    "dynamic": f"recomputed for every text longer than the context; {_CACHED}",
-    "longrope": f"long_factor for texts longer than {{}}, short_factor for others; {_CACHED}",
-}
+_LENGTHS = read_table("engines")["transformers"]["reading"]["lengths"]
 
 
 def _read(config: ConfigRope) -> EngineRope:
@@ -58,23 +50,11 @@ def _refuse_by_class(request: ExportRequest) -> str:
     return ""
 
 
-ENGINE = Engine(
+ENGINE = make_engine(
     "transformers",
-    Reading(
-        "5.23.0",
-        (
-            "src/transformers/modeling_rope_utils.py (ROPE_INIT_FUNCTIONS, dynamic_rope_update)",
-            "src/transformers/models/*/modeling_*.py (the classes of the model types)",
-        ),
-        _read,
-    ),
-    formats.config_format(
-        "``rope_parameters`` of type ``longrope``, for config.json; no code",
-        f"transformers 5.23, modeling_rope_utils.py; {formats.RUN}: Llama, Qwen3, Phi-3",
-        formats.make_longrope,
-        refusal=_refuse_by_class,
-        layered=_LAYERED,
-        cannot="what the class of the ``model_type`` would pair or slice otherwise",
-    ),
+    formats.make_longrope,
+    formats.compute_longrope,
+    _refuse_by_class,
+    reading=make_reading("transformers", _read),
 )
-OLD = Engine("transformers 4", observed.reading("transformers 4", _LENGTHS))
+OLD = Engine("transformers 4", observed.reading("transformers 4"))

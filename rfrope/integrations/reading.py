@@ -414,9 +414,7 @@ def _rope_of(model: Module, part: str | None, tokens: int) -> tuple[Rope, list[i
     found = {names[one] for one in chosen}
     if len(found) != 1:
         listed = ", ".join(repr(name) for name in (ropes if len(ropes) > 1 else {one.kind: 0 for one in kinds}))
-        raise ValueError(
-            f"part is {show(part)}, but {type(model).__name__} has Ropes for {listed}; expected one of them"
-        )
+        raise ValueError(f"part is {show(part)}, but {type(model).__name__} has Ropes for {listed}; expected one")
     return ropes[found.pop()], [i for one in chosen for i in one.layers or ()], chosen
 
 

@@ -64,9 +64,7 @@ def rotaries(model: Module) -> list[Rotary]:
     if not found:
         makers = [type(one).__name__ for one in model.modules() if re.search("Rotary|RopePosition", type(one).__name__)]
         why = f"its {makers[0]} computes positions from images itself" if makers else "it has no rotary module"
-        raise ValueError(
-            f"{type(model).__name__}: {why}; expected a model that makes tables of cos and sin from positions"
-        )
+        raise ValueError(f"{type(model).__name__}: {why}; expected one that makes tables of cos and sin from positions")
     has_text = any(one.is_text for one in found)
     return [dataclasses.replace(one, is_replaced=one.is_text or not has_text) for one in found]
 
@@ -253,9 +251,7 @@ def _check_blocks(turning: Module, module: Module, width: int | None) -> None:
         raise ValueError(f"the module has layout={turning.layout!r}; expected 'bhtd' in a model")
     blocks = turning.start.n_blocks
     if turning.axes == 1 and "axial" in known(_model_type(module)):
-        raise ValueError(
-            f"the Rope has one axis, but {_model_type(module)} has two; expected a Rope with sections, or of two axes"
-        )
+        raise ValueError(f"the Rope has one axis, {_model_type(module)} two; expected a Rope with sections or two axes")
     if width is not None and blocks not in (width, width * turning.axes):  # for all axes, or for each
         raise ValueError(f"the Rope has {blocks} blocks, but {type(module).__name__} has {width}; expected as many")
 
@@ -316,13 +312,9 @@ def rotating_methods(attention: Module) -> Iterator[tuple[str, Any, dict[str, An
             if function is None:
                 continue
             called = {one: function.__globals__.get(one) for one in function.__code__.co_names if _ROTATION.search(one)}
-            if called := {one: f for one, f in called.items() if callable(f) and _takes_tables(f)}:
+            taken = {one: inspect.signature(f).parameters.keys() for one, f in called.items() if callable(f)}
+            if called := {one: called[one] for one, names in taken.items() if any(has <= names for has in _TABLES)}:
                 yield name, function, called
-
-
-def _takes_tables(function: Any) -> bool:
-    parameters = {*inspect.signature(function).parameters}
-    return any(tables <= parameters for tables in _TABLES)
 
 
 def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
@@ -395,9 +387,7 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, l
         rotary = positions.turning_module(number)
         given = tuple(named[name] for name in features[:2] if named.get(name) is not None)
         if len(given) == 1 and rotary.phases is not None:
-            raise ValueError(
-                "phases are learned, but this model rotates queries and keys alike; expected frequencies alone"
-            )
+            raise ValueError("phases are learned, but this model rotates q and k alike; expected frequencies alone")
         found = rotate_features(rotary, positions.turns_last, given, -places if back else places, heads_last)
         if "rotated" in positions.__dict__:  # where a text is cached
             keys = (given[-1], found[-1])

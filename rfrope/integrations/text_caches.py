@@ -54,9 +54,7 @@ def _read_document(name: str, text: Any, tokenizer: Any, vocabulary: int) -> np.
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise TypeError(f"{name} has shape {ids.shape} of {ids.dtype}; expected token ids, a string or a path")
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
-        raise ValueError(
-            f"{name} has ids from {ids.min()} to {ids.max()}; expected those of {vocabulary} tokens, from 0"
-        )
+        raise ValueError(f"{name} has ids from {ids.min()} to {ids.max()}; expected those of {vocabulary} tokens")
     return ids.astype(np.int64)
 
 
@@ -164,9 +162,7 @@ def cut_documents(tokenizer: Any, texts: Sequence[str], count: int, tokens: int)
         return [whole[i * len(whole) // count :][:tokens] for i in range(count)]
     shortest = min(range(len(ids)), key=lambda i: len(ids[i]))
     if len(ids[shortest]) < tokens:
-        raise ValueError(
-            f"text {shortest + 1} has {len(ids[shortest])} tokens; expected {tokens}: leave it out, or take fewer"
-        )
+        raise ValueError(f"text {shortest + 1} has {len(ids[shortest])} tokens; expected {tokens}, or fewer asked for")
     return [one[:tokens] for one in ids]
 
 

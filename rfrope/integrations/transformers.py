@@ -89,9 +89,7 @@ def _validated(config: Any, rope_parameters: Mapping[str, Any], ignore_keys: set
     """Refuse a dict with missing, unknown or unreadable entries."""
     has = {key for key, value in rope_parameters.items() if value is not None}
     if unknown := has - _KEYS - set(ignore_keys or ()):
-        raise ValueError(
-            f"rope_parameters of rope_type 'rfrope' has {', '.join(sorted(unknown))}; expected no such key"
-        )
+        raise ValueError(f"rope_parameters of type 'rfrope' has {', '.join(sorted(unknown))}; expected no such key")
     kernel_scheme.check(rope_parameters)
 
 
@@ -301,8 +299,6 @@ def _parameters(rotary: Module, before: Mapping[str, Any]) -> dict[str, Any]:
 
 def _turns_by(made: Module, prefix: str, parameters: Mapping[str, Any]) -> bool:
     """Return True if a module of transformers turns by the frequencies and the factor of some parameters."""
-    frequencies = torch.tensor(parameters["frequencies"], dtype=torch.float32)
-    factor = getattr(made, f"{prefix}attention_scaling")
-    return (
-        torch.equal(getattr(made, f"{prefix}inv_freq").cpu(), frequencies) and factor == parameters["attention_factor"]
-    )
+    frequencies, own = torch.tensor(parameters["frequencies"], dtype=torch.float32), getattr(made, f"{prefix}inv_freq")
+    is_scaled = getattr(made, f"{prefix}attention_scaling") == parameters["attention_factor"]
+    return is_scaled and torch.equal(own.cpu(), frequencies)

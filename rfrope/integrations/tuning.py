@@ -20,9 +20,7 @@ try:
     from rfrope.integrations.tuned import Tuning
     from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
 except ImportError as error:
-    raise ImportError(
-        "rfrope.integrations.tuning needs PyTorch and safetensors: pip install torch safetensors"
-    ) from error
+    raise ImportError("integrations.tuning needs PyTorch and safetensors: pip install torch safetensors") from error
 
 __all__ = ["Tuning", "tune_modules"]
 
@@ -220,9 +218,7 @@ def _read_start(name: str, start: Any, own: Sequence[Rope], per: str, sets: int 
         raise ValueError(f"starts[{name!r}] has {len(ropes)} Ropes; expected one, or {layers}: one for each layer")
     ropes = [rope if isinstance(rope, Rope) else Rope(rope) for rope in ropes]
     if name == AS_IT_IS and not all(map(_are_alike, ropes, own)):
-        raise ValueError(
-            f"starts[{name!r}] differs from the model's own Rope, which has that name; expected another name"
-        )
+        raise ValueError(f"starts[{name!r}] differs from the model's own Rope, which has that name; expected another")
     if per == "model":
         first = ropes[0]
         if any(not _are_alike(first, rope) for rope in ropes):

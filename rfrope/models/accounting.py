@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, ItemsView, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib.resources import files
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from rfrope._core.arguments import printable, show
+from rfrope.data.model_types import read_table
 from rfrope.rotation.rope import Rope
 from rfrope.scaling import registry
 
@@ -23,6 +22,8 @@ _LIKE = re.compile(
 # these mean RoPE beside other keys of it, and may mean something else where there are none
 _WEAK = {*registry.KEYS, "attn_factor", "extrapolation_factor", "scaling_factor", "original_seq_len", "freq_base"}
 _WEAK |= {"original_context_length", "initial_context_length", "llama_4_scaling"}
+# keys as patterns, what they usually mean, what to type, and what a value agrees with; the first counts
+_KINDS: tuple[Mapping[str, str], ...] = read_table("rope_keys")
 _SCHEMES = {alias for one in registry.records() for alias in (one.name, *one.aliases)} - {"default"}
 
 
@@ -85,7 +86,7 @@ class Facts:
         """Return whether a Rope has a value, or each of a list, under a name of its scheme."""
         if isinstance(value, list | tuple) and key == "rope_theta":  # 0 or None: a layer without
             return all(not one or self.has(key, one) for one in value)
-        return any(one.source.rope_parameters.get(key) == value for one in self.ropes)
+        return value in [one.source.rope_parameters.get(key) for one in self.ropes]
 
     def is_base(self, key: str, value: Any) -> bool:
         """Return whether a base, or each of a list, is that of a Rope."""
@@ -147,11 +148,9 @@ class Facts:
         return True
 
 
-@cache
-def _kinds() -> list[dict[str, str]]:
-    """Return keys as patterns, what they usually mean, what to type, and what a value agrees with; the first counts."""
-    kinds: list[dict[str, str]] = json.loads(files("rfrope.data").joinpath("rope_keys.json").read_text("utf-8"))
-    return kinds
+@lru_cache(4096)
+def _find_kind(name: str) -> Mapping[str, str]:
+    return next(kind for kind in _KINDS if re.fullmatch(kind["keys"], name))
 
 
 @lru_cache(4096)
@@ -173,7 +172,7 @@ def _is_like(key: Any, alone: bool) -> bool:
 
 def read_pairing(key: Any, value: Any) -> str | None:
     """Return the pairing that a flag of a config says, or None."""
-    if not isinstance(key, str) or not isinstance(value, bool) or not re.fullmatch(_kinds()[0]["keys"], _snake(key)):
+    if not isinstance(key, str) or not isinstance(value, bool) or not re.fullmatch(_KINDS[0]["keys"], _snake(key)):
         return None
     return "interleaved" if value != ("neox" in key.lower()) else "half"
 
@@ -185,7 +184,7 @@ def find_unread(held: Mapping[str, Any], facts: Facts, is_part: Callable[[Any, A
             continue
         if path in facts.read and isinstance(value, list | tuple | Mapping | str):
             continue  # what it says is not one number
-        kind = next(kind for kind in _kinds() if re.fullmatch(kind["keys"], _snake(key)))
+        kind = _find_kind(_snake(key))
         agrees = getattr(facts, kind["agrees"])(_snake(key), value)
         if not agrees and not (value is False and kind["means"].startswith("a ")):
             yield Unread(path, value, kind["means"], kind["write"])

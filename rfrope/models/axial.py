@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from rfrope._core.arguments import positive, whole
 from rfrope._core.array import place_for_caller
+from rfrope.data.model_types import read_table
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import ladder
+
+# what is known of diffusers' rotary models, by the ``_class_name`` of their configs
+DIFFUSERS: Mapping[str, Mapping[str, Any]] = read_table("diffusers")
 
 
 def make_axial(
@@ -50,20 +51,11 @@ def make_axial(
     )
 
 
-@cache
-def diffusers_classes() -> Mapping[str, Mapping[str, Any]]:
-    """Return what is known of diffusers' rotary models, by the ``_class_name`` of their configs."""
-    held: Mapping[str, Mapping[str, Any]] = json.loads(
-        files("rfrope.data").joinpath("diffusers.json").read_text("utf-8")
-    )
-    return held
-
-
 def make_diffusers(
     held: Mapping[str, Any], pairing: str | None, model: ModelPart, placed_by: tuple[Any, Any, Any]
 ) -> Rope:
     """Return the Rope of a diffusers config: one ladder for each axis, or in LTX one over all heads for all axes."""
-    entry = diffusers_classes()[model.model_type]
+    entry = DIFFUSERS[model.model_type]
     theta = positive("rope_theta", held.get("rope_theta", entry["rope_theta"]))
     width, heads = (
         whole(key, held.get(key, entry.get(key, 1)), 1) for key in ("attention_head_dim", "num_attention_heads")

@@ -122,10 +122,8 @@ def check(
         kind = "wrong" if isinstance(error, RefusedError) or is_broken(config) else "unknown"
         return _conclude([CheckFinding(kind, "", str(error))])
     rope = tuple(_describe(kind, is_alone=len(layers.kinds) == 1) for kind in layers.kinds)
-    found = [
-        *_check_layers(layers, config),
-        *(_audit(target, None, length) if hasattr(target, "named_modules") else ()),
-    ]
+    found = [*_check_layers(layers, config)]
+    found += _audit(target, None, length) if hasattr(target, "named_modules") else ()
     if isinstance(target, str | os.PathLike) and os.path.isdir(target) and not isinstance(config, str):
         found += _check_stored(os.fspath(target), config, layers)
     for part, kinds in _group(layers).items():
@@ -140,9 +138,8 @@ def check(
             heard = {(one.where, one.text) for one in (*found, *told)}
             new = [one for one in (*own.findings, *own.engines) if (one.where, one.text) not in heard]
             found += [replace(one, where=f"against {one.where}".strip()) for one in new if one in own.findings]
-            told += [
-                replace(one, where=f"{one.where}, against") for one in new if one in own.engines and one.kind == "wrong"
-            ]
+            wrong = [one for one in new if one in own.engines and one.kind == "wrong"]
+            told += [replace(one, where=f"{one.where}, against") for one in wrong]
     return _conclude(found, rope, told)
 
 
@@ -156,9 +153,8 @@ def _read_side(name: str, value: Any) -> Any:
         return find_gguf(held) or read(held)[0]
     except (ValueError, TypeError, OSError) as error:
         said = str(error)
-        raise type(error)(
-            said.replace("config", name, 1) if said.startswith("config ") else f"{name}: {said}"
-        ) from None
+        said = said.replace("config", name, 1) if said.startswith("config ") else f"{name}: {said}"
+        raise type(error)(said) from None
 
 
 def _conclude(found: list[CheckFinding], rope: tuple[str, ...] = (), engines: Iterable[CheckFinding] = ()) -> Check:
@@ -240,9 +236,7 @@ def _check_stored(folder: str, config: Any, layers: Layers) -> Iterator[CheckFin
     is_plain = all(rope.source.rope_parameters["rope_type"] == "default" for rope in layers.ropes.values())
     for one in faults:
         kind = "wrong" if is_plain and one.kind != "half precision" else "note"
-        yield CheckFinding(
-            kind, one.where, f"stored beside the weights: {one.text}; engines that load them turn by them"
-        )
+        yield CheckFinding(kind, one.where, f"stored beside the weights: {one.text}; engines that load them use them")
 
 
 def _falls_short(rope: Rope) -> bool:

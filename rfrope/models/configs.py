@@ -15,7 +15,7 @@ from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
 from rfrope.models import layer_patterns
 from rfrope.models.accounting import Facts, find_unread, list_asides, read_pairing
-from rfrope.models.axial import diffusers_classes, make_axial, make_diffusers
+from rfrope.models.axial import DIFFUSERS, make_axial, make_diffusers
 from rfrope.models.gguf import find_file, find_gguf, read_gguf, translate_params
 from rfrope.models.parts import NAMES, Part, list_parameters
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
@@ -188,9 +188,7 @@ def read(config: Any) -> tuple[Mapping[str, Any], str]:
 def read_file(path: str) -> tuple[dict[str, Any], str]:
     """Return the config of a file or folder, and the path of the file."""
     if (path := find_file(path)).lower().endswith(".gguf"):
-        raise ValueError(
-            f"{path} is a GGUF, which llama.cpp alone reads; expected a config.json, its folder, or a config object"
-        )
+        raise ValueError(f"{path} is a GGUF, which llama.cpp alone reads; expected a config.json or its folder")
     try:
         content = files.read_bytes(path, files.LONGEST_JSON)
     except FileNotFoundError:
@@ -226,7 +224,7 @@ def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Readin
     reading.place = name if name.count(".") < _DEEPEST else name[:80]
     if name.count(".") >= _DEEPEST:
         raise ValueError(f"parts are nested deeper than {_DEEPEST}; expected a model's config")
-    if (of_diffusers := held.get("_class_name")) in diffusers_classes():
+    if (of_diffusers := held.get("_class_name")) in DIFFUSERS:
         return [_read_diffusers(name, Part(held, str(of_diffusers), {}), reading)]
     model_type, table = _find_table(name, held, parent)
     part = Part(_add_inner_base(held, model_type), model_type, table)
@@ -358,9 +356,7 @@ def _has_rope(part: Part, composite: bool) -> bool:
 def _add_inner_base(held: Mapping[str, Any], model_type: str) -> Mapping[str, Any]:
     """Return a part with the base that some types keep in a dict of their attention; other such dicts are refused."""
     if held.get("rope_ratio") is not None:
-        raise ValueError(
-            f"rope_ratio is {show(held['rope_ratio'])}, of ChatGLM's own code, which is not read; expected rope_theta"
-        )
+        raise ValueError(f"rope_ratio is {show(held['rope_ratio'])}, of ChatGLM's own code; expected rope_theta")
     inner = held.get("attn_config")
     if not isinstance(inner, Mapping) or held.get("rope_theta") is not None:
         return held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -115,9 +116,7 @@ class LayerDiff(Result):
             size = f"{error + 1.0:.3g} times" if error >= 1.0 else f"{100.0 * error:.3g} %"
             lines.append(f"  frequencies differ by up to {size}")
         if self.differs_from is not None:
-            lines.append(
-                f"  scores differ first at distance {self.differs_from}, in a text of {self.seq_len} positions"
-            )
+            lines.append(f"  scores differ first at distance {self.differs_from} in a text of {self.seq_len} positions")
         return "\n".join(lines)
 
 
@@ -294,11 +293,9 @@ def _match(old: Layers, new: Layers) -> list[_Pair]:
     alone = [[name for name in one if name not in other] for one, other in ((before, after), (after, before))]
     text = [[name for name in names if not perceives(name)] for names in alone]
     renamed = {text[1][0]: text[0][0]} if len(text[0]) == len(text[1]) == 1 else {}
-    pairs = [
-        pair for name, kinds in after.items() for pair in _match_part(before.get(renamed.get(name, name), []), kinds)
-    ]
+    alike = [_match_part(before.get(renamed.get(name, name), []), kinds) for name, kinds in after.items()]
     gone = [name for name in alone[0] if name not in renamed.values()]
-    return [*pairs, *((kind.layers, kind, None) for name in gone for kind in before[name])]
+    return [*itertools.chain(*alike), *((kind.layers, kind, None) for name in gone for kind in before[name])]
 
 
 def _group_by_part(layers: Layers) -> dict[str, list[LayerKind]]:

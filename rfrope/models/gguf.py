@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files as resources
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ import numpy as np
 from rfrope._core import files
 from rfrope._core.arguments import path_of, printable, show, whole
 from rfrope._core.array import place_for_caller
+from rfrope.data.model_types import read_table
 from rfrope.engines.formats import STILL
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.models.layer_patterns import LARGEST
@@ -53,14 +51,6 @@ def find_gguf(config: Any) -> str | None:
         found = sorted(names, key=lambda name: (name.lower().startswith("mmproj"), name))  # the vision part comes last
         path = os.path.join(path, found[0]) if found else path
     return path if path.lower().endswith(".gguf") else None
-
-
-@cache
-def read_architectures() -> Mapping[str, Mapping[str, Any]]:
-    """Return what llama.cpp does with the RoPE of each architecture."""
-    held: Mapping[str, Any] = json.loads(resources("rfrope.data").joinpath("gguf.json").read_text("utf-8"))
-    found: Mapping[str, Mapping[str, Any]] = held["architectures"]
-    return found
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -187,13 +177,12 @@ def read_gguf(
     """Return the values of a GGUF as a part of a config, the kind and RoPE of each layer, and the Ropes by name."""
     held = read_metadata(path)
     name = held.values.get("general.architecture")
-    about = read_architectures().get(name) if isinstance(name, str) else None
+    known: Mapping[str, Mapping[str, Any]] = read_table("gguf")["architectures"]  # what llama.cpp does with each
+    about = known.get(name) if isinstance(name, str) else None
     if about is None:
-        raise UnknownError(f"architecture {show(name)} is not known; expected one of {', '.join(read_architectures())}")
+        raise UnknownError(f"architecture {show(name)} is not known; expected one of {', '.join(known)}")
     if unread := [one for one in held.divisors if one not in about.get("divisors", ())]:
-        raise RefusedError(
-            f"the file holds {unread[0]}.weight, which the loader of {name} does not read; expected none"
-        )
+        raise RefusedError(f"the file holds {unread[0]}.weight, and the loader of {name} reads none; expected none")
     kinds, ropes = _list_kinds(held, about), {_FULL: _make(held, about, seq_len)}
     if any(kind == _SLIDING for kind, _ in kinds):
         ropes[_SLIDING] = _make(held, about, seq_len, about["sliding"])
@@ -322,9 +311,7 @@ def _read_widths(held: Metadata, about: Mapping[str, Any], suffix: str) -> tuple
     turned = held.get("rope.dimension_count") or head
     head, turned = held.get(f"attention.key_length{suffix}", head), held.get(f"rope.dimension_count{suffix}", turned)
     if not head or not turned or turned % 2 or turned > head or head > LARGEST:
-        raise RefusedError(
-            f"rope.dimension_count is {show(turned)}; expected an even number up to the {show(head)} of a head"
-        )
+        raise RefusedError(f"rope.dimension_count is {show(turned)}; expected an even number up to {show(head)}")
     if about.get("whole") and turned != head:
         raise RefusedError(f"rope.dimension_count is {turned}; expected {head}: {held.name} turns whole heads")
     shape, n_keys = held.shapes.get("blk.0.attn_k.weight"), held.get("attention.head_count_kv", heads)
@@ -339,9 +326,7 @@ def _read_widths(held: Metadata, about: Mapping[str, Any], suffix: str) -> tuple
 def _read_divisors(held: Metadata, name: str, turned: int) -> np.ndarray:
     found = held.divisors[name]
     if found.size != turned // 2 or not np.all(np.isfinite(found) & (found != 0.0)):
-        raise RefusedError(
-            f"{name}.weight has {found.size} divisors, or one is 0; expected {turned // 2}, for each block"
-        )
+        raise RefusedError(f"{name}.weight has {found.size} divisors, or a 0; expected {turned // 2}, for each block")
     return found
 
 

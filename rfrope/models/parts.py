@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rfrope._core.arguments import fraction, show, whole
-from rfrope.data.model_types import known
+from rfrope.data.model_types import known, read_table
 from rfrope.models import layer_patterns
 from rfrope.models.accounting import Record, looks_like_rope
 from rfrope.models.rope_parameters import DEFAULT_THETA, join_dicts
@@ -17,23 +17,7 @@ from rfrope.scaling.schemes import positive
 
 # Names of each value in models, the usual one first. The first one present in the config counts, among those that the
 # class reads if it is known (`Part.names`).
-NAMES = {
-    "rope_theta": (
-        *("rope_theta", "rotary_emb_base", "global_rope_theta", "rotary_embedding_base", "rope_base", "rotary_base"),
-    ),
-    "local_theta": ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta"),
-    "partial_rotary_factor": (
-        *("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_percent", "rope_percent", "rotary_percentage"),
-        *("rope_percentage", "rotary_fraction", "rope_fraction", "rotary_emb_fraction"),
-    ),
-    "rotary_dim": ("rotary_dim", "rope_dim", "rotary_emb_dim", "rotary_ndims", "n_rot"),
-    "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
-    "qk_rope_head_dim": ("qk_rope_head_dim",),
-    "qk_nope_head_dim": ("qk_nope_head_dim",),
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "embed_dim"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
-    "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx"),
-}
+NAMES: Mapping[str, tuple[str, ...]] = read_table("config_names")
 _POSITIVE = {"factor", "original_max_position_embeddings"}.union(
     *(names for what, names in NAMES.items() if "qk_" not in what and "dim" not in what), NAMES["head_dim"]
 )
@@ -149,9 +133,7 @@ class Part:
             return latent or None
         found, other = self.first("head_dim"), self.held.get("qk_nope_head_dim")
         if found is None and other is None:
-            raise ValueError(
-                "qk_nope_head_dim is missing; expected it or head_dim beside qk_rope_head_dim and partial_rotary_factor"
-            )
+            raise ValueError("qk_nope_head_dim is missing; expected it or head_dim beside qk_rope_head_dim")
         return found or whole("qk_nope_head_dim", other) + whole("qk_rope_head_dim", latent, 1)
 
     def _latent(self, layer: str) -> tuple[int, int] | None:
@@ -175,9 +157,7 @@ class Part:
         for name in self.table.get("narrowed", ()):  # heads of a fraction of the width
             heads *= whole(name, self.held.get(name, 1), 1)
         if width < heads:
-            raise ValueError(
-                f"hidden_size is {width}, num_attention_heads {heads}; expected at least one feature a head"
-            )
+            raise ValueError(f"hidden_size is {width}, num_attention_heads {heads}; expected a feature for each head")
         for name in self.table.get("alike", ()):  # the class has one head_dim for all layers
             if (other := self.held.get(name, self.table["num_attention_heads"])) != heads:
                 usual = self.names["num_attention_heads"][0]
@@ -378,9 +358,7 @@ def list_parameters(part: Part) -> dict[str, dict[str, Any]]:
         or any(one["rope_type"] != "default" for one in layers.values())
         or part.held.get("rope_parameters")  # an older rope_scaling applies only to layers with full attention
     ):
-        raise ValueError(
-            f"rope_parameters is one dict; expected one dict in it for each of {', '.join(sorted(layers))}"
-        )
+        raise ValueError(f"rope_parameters is one dict; expected a dict in it for each of {', '.join(sorted(layers))}")
     # rope_scaling then applies to both kinds of layer
     everywhere = part.entry.get("scaled") == "everywhere"
     sliding = dict(parameters) if everywhere else {}

@@ -101,6 +101,7 @@ partial_rotary_factor, mrope_section, mrope_interleaved
             f"rope_parameters holds a dict for each of {', '.join(nested)}; expected one dict: pass "
             f"rope_parameters[{show(nested[0])}], or the whole config to rfrope.from_config"
         )
+    head_dim = whole("head_dim", head_dim, 1)
     return make_rope(
         *read_scheme(given, rope_theta, partial_rotary_factor),
         head_dim=head_dim,
@@ -123,7 +124,6 @@ def make_rope(
     model: ModelPart | None = None,
 ) -> Rope:
     """Return the Rope of a scheme and values from `read_scheme`."""
-    head_dim = whole("head_dim", head_dim, 1)
     made = scheme.make(values, head_dim, context, seq_len)
     frequencies, factor = made
     sections = values.get("mrope_section")

@@ -9,12 +9,8 @@ from rfrope._core.arguments import printable
 from rfrope._core.results import COPIED, Report, Result, Words
 
 CODES = {"right": 0, "wrong": 1, "cannot tell": 2}  # exit codes of the command line
-KINDS = {
-    "wrong": "wrong",
-    "unknown": "cannot tell",
-    "caution": "right",
-    "note": "right",
-}  # of findings, with the status that each makes
+# of findings, with the status that each makes
+KINDS = {"wrong": "wrong", "unknown": "cannot tell", "caution": "right", "note": "right"}
 _MANY = 4  # engines that a verdict counts and does not name
 
 
@@ -124,12 +120,8 @@ class Check(Result):
         """Return the verdict, the findings, the RoPE and the engines."""
         first = self._reasons[:1]
         lines = [self.verdict, *(line for one in first for line in one.lines[1:])]
-        for kind, title in (
-            ("wrong", "Also wrong"),
-            ("unknown", "Not clear"),
-            ("caution", "Take care"),
-            ("note", "To know"),
-        ):
+        titles = {"wrong": "Also wrong", "unknown": "Not clear", "caution": "Take care", "note": "To know"}
+        for kind, title in titles.items():
             if found := [line for one in self.findings if one.kind == kind and one not in first for line in one.lines]:
                 lines += ["", f"{title}:", *found]
         if self.rope:
@@ -137,9 +129,8 @@ class Check(Result):
         if self.engines:
             lines += ["", "Engines, and what to type for each:"]
             told = sorted((one for one in self.engines if one not in first), key=lambda one: not one.fix)
-            lines += [
-                line for one in told if one.kind == "wrong" or (one.fix and one.kind == "note") for line in one.lines
-            ]
+            typed = [one for one in told if one.kind == "wrong" or (one.fix and one.kind == "note")]
+            lines += [line for one in typed for line in one.lines]
             alike: dict[str, list[str]] = {}
             for one in told:
                 if one.kind == "unknown" or (one.kind == "note" and not one.fix):

@@ -107,9 +107,8 @@ def mean_kernels(
     labels = (figures.lag_label(axes), "mean kernel")
     parts = [_chart(title, labels, middles, lines, names, x_scale="log", reach=reach)]
     more = f"Beyond {_ALL_LAGS} positions a part of the lags is summed, and no first lag is given."
-    parts.append(
-        {"kind": "table", "rows": rows, "when_rows": when, "left": [0], "note": more if last > _ALL_LAGS else ""}
-    )
+    more = more if last > _ALL_LAGS else ""
+    parts.append({"kind": "table", "rows": rows, "when_rows": when, "left": [0], "note": more})
     if axes == 1 and not heads:
         for i, reached in enumerate(contexts):
             waves.append({"label": f"context {reached}", "colour": _INK, "level": reached, "when": {"context": i}})

@@ -209,9 +209,7 @@ _RECORDS = (
         aliases=("mrope",),  # its axes are not part of a scheme
     ),
     Scheme("linear", "every frequency divided by factor", _linear, ("factor",)),
-    Scheme(
-        "ntk", "the slowest frequency divided by factor, the first kept, those between geometrically", _ntk, ("factor",)
-    ),
+    Scheme("ntk", "the last frequency divided by factor, the first kept, others geometrically", _ntk, ("factor",)),
     Scheme(
         "dynamic",
         "as ntk, by as much as the text at hand needs",

@@ -248,9 +248,8 @@ def yarn(
         attention_factor = sharpen_yarn(factor, *given) if len(given) == 2 and all(given) else sharpen_yarn(factor)
     else:
         attention_factor = positive("attention_factor", attention_factor)
-    return scaled_rope(
-        frequencies, theta / factor * (1.0 - kept) + theta * kept, attention_factor, "yarn", factor=factor
-    )
+    scaled = theta / factor * (1.0 - kept) + theta * kept
+    return scaled_rope(frequencies, scaled, attention_factor, "yarn", factor=factor)
 
 
 @array.select_device

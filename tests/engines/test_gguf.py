@@ -132,7 +132,7 @@ def test_a_reader_that_gives_what_there_is_of_a_tensor(held, begins, tmp_path):
 
 
 def test_files_that_the_tensor_is_not_for(model, tmp_path):
-    other = "is of the architecture 'llama', the export for 'gemma4'; expected architecture='llama'"
+    other = "is of architecture 'llama', not 'gemma4'; expected architecture='llama'"
     refused(model, other, KINDS["no factor"](1), architecture="gemma4")
     refused(model, "turns 16 features of a head, the Rope 8", Rope(np.ones(4), context=8))
     part = tmp_path / "part.gguf"

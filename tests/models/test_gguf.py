@@ -8,8 +8,8 @@ import pytest
 from conftest import rows
 
 import rfrope
+from rfrope.data.model_types import read_table
 from rfrope.models import check, list_layers
-from rfrope.models.gguf import read_architectures
 
 KEYS = {"block_count": 6, "context_length": 8192, "embedding_length": 64, "attention.head_count": 4}
 KEYS |= {"attention.head_count_kv": 2, "rope.freq_base": 5e5}
@@ -104,7 +104,7 @@ def test_damaged_files_are_refused(made, tmp_path):
 
 
 def test_architectures_are_stated_alike():
-    about = read_architectures()
+    about = read_table("gguf")["architectures"]
     assert len(about) > 70
     assert {one["pairing"] for one in about.values()} == {"half", "interleaved"}
     assert all(one["pairing"] == "interleaved" for one in about.values() if one.get("reordered"))

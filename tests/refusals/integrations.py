@@ -104,7 +104,7 @@ ROWS = [
     (lambda: atlas("cohere2", part="full_attention", sliding_window=64, layer_types=KINDS), ValueError,
      ("part is 'full_attention', but ", "has Ropes for 'sliding_attention'; expected")),
     (lambda: atlas("gemma3_text", layer_types=KINDS, rope_parameters=TWO_ROPES), ValueError,
-     ("part is None, but ", "expected one of them")),
+     ("part is None, but ", "expected one")),
     (lambda: atlas(documents=DOCUMENTS[:2]), ValueError, "there are 2 documents; expected at least 3"),
     (lambda: transformers()[1].atlas(3, DOCUMENTS), TypeError, "model is 3; expected a model"),
     (lambda: read(3), TypeError, "model is 3; expected a model"),
@@ -139,7 +139,7 @@ ROWS = [
     (lambda: replaced({KINDS[1]: HALF}), ValueError, "rope has full_attention; expected a Rope for all, too"),
     (lambda: replaced(ONE), ValueError, "rope is polar; expected a Rope with polar=False"),
     (lambda: transformers()[1].replace_rotary(library("torch").module.nn.Linear(2, 2), HALF), ValueError,
-     "Linear: it has no rotary module; expected a model that makes tables"),
+     "Linear: it has no rotary module; expected one that makes tables"),
     *(
         (lambda flags=flags: layers({"no_rope_layers": flags}, num_hidden_layers=4), ValueError, words)
         for flags, words in (

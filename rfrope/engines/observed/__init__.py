@@ -16,8 +16,9 @@ config holds), and the ``rules`` that they share. A rule holds for one form of c
   refuses; ``unless``: a key with which no formula explains it; ``refused``: the error with which it stops always;
 - ``ignored``: what it leaves unread, if that does not follow; ``unknown``: why it was not read.
 
-``rfrope/data/read_engines.json``, written by hand, has such rules for what was read in the source and not run: engines,
-and model types that are ``unseen`` because they need a device, each like another type or by a rule.
+``rfrope/data/engines.json``, written by hand, has such rules for what was read in the source and not run: engines, and
+model types that are ``unseen`` because they need a device, each like another or by a rule of its own; ``lengths``: what
+comes of the length of a text, by scheme; ``reordered``: parts of whose weights loaders turn the rows.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import show
+from rfrope.data.model_types import read_table
 from rfrope.engines.formulas import RefusedError, UnknownError, require_key
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.scaling import registry, schemes
@@ -48,27 +50,24 @@ _KEY = "original_max_position_embeddings"
 def find_files() -> dict[str, Mapping[str, Any]]:
     """Return the content of all files by the engine's name, with what was read in engines' sources and not run."""
     held = [json.loads(one.read_text("utf-8")) for one in files(__package__).iterdir() if one.name.endswith(".json")]
-    read = json.loads(files("rfrope.data").joinpath("read_engines.json").read_text("utf-8"))
-    seen = {one["engine"]: one for one in held}
-    return {engine: seen.get(engine, {}) | read.get(engine, {}) for engine in (*seen, *read)}
+    seen = {one["engine"]: one | {"was": "was not observed"} for one in held}
+    read = {name: {"was": "was not read"} | one.get("reading", {}) for name, one in read_table("engines").items()}
+    return {name: read.get(name, {}) | seen.get(name, {}) for name in (*read, *seen)}
 
 
 def reading(
     engine: str,
-    lengths: Mapping[str, str] | None = None,
     *,
     own: Mapping[str, Callable[[ConfigRope], EngineRope]] | None = None,
-    reordered: tuple[str, ...] = (),
     layers: Callable[[ConfigRope], tuple[int, ...] | None] | None = None,
-    sources: tuple[str, ...] = (),
 ) -> Reading:
-    """Return an engine's reading by its file, and by rules that were read in its source, by model type.
+    """Return an engine's reading by its file and by what was read in its source.
 
-    `own` are functions, where a machine without a device takes another way. Loaders turn the rows of weights of
-    `reordered` parts.
+    `own` are functions by model type, where a machine without a device takes another way.
     """
     held, by_hand = find_files()[engine], own or {}
     others, families = held.get("unseen", {}), held["families"]
+    lengths, sources = held.get("lengths", {}), held.get("sources", ())
     types = tuple(sorted({*(name.removeprefix("part.") for name in families), *by_hand, *others}))
 
     def rule(config: ConfigRope) -> EngineRope:
@@ -83,9 +82,9 @@ def reading(
             like = like if isinstance(like, str) else like.get(config.kind, like[""])
             found = find_rule(held, config, like) if isinstance(like, str) else {"pairing": "half", **like}
         made = evaluate(found, config)
-        if config.model_type in reordered and config.rope.source.model.name:
+        if config.model_type in held.get("reordered", ()) and config.rope.source.model.name:
             made = replace(made, pairing="interleaved")
-        length = (lengths or {}).get(config.scheme, EngineRope.length).format(*2 * (config.values.get(_KEY),))
+        length = lengths.get(config.scheme, EngineRope.length).format(*2 * (config.values.get(_KEY),))
         return replace(made, length=length, layers=None if layers is None else layers(config))
 
     if "date" not in held:
@@ -97,7 +96,7 @@ def reading(
 def find_rule(held: Mapping[str, Any], config: ConfigRope, like: str = "") -> dict[str, Any]:
     """Return the rule for a config, with its pairing and what its family, or one like it, has in common."""
     part = "part." if config.rope.source.model.name.partition(".")[0].endswith("_config") else ""
-    family, was = held["families"].get(like or part + (config.model_type or "llama")), _say_seen(held)
+    family, was = held["families"].get(like or part + (config.model_type or "llama")), held["was"]
     if family is None:
         raise UnknownError(f"model type {show(config.model_type)} {was}" + (" inside another" if part else ""))
     if "alpha" in config.values:
@@ -125,13 +124,9 @@ def _look_up(held: Mapping[str, Any], family: Mapping[str, Any], form: str, conf
     by_kind = family.get(form, {})
     number = by_kind.get(config.kind if config.kind in by_kind else "", {}).get(config.scheme)
     if number is None:
-        said = f"{_say_seen(held)} in this form of {config.model_type}"
+        said = f"{held['was']} in this form of {config.model_type}"
         raise UnknownError(f"the scheme {show(config.scheme)} {said}")
     return held["rules"][number]
-
-
-def _say_seen(held: Mapping[str, Any]) -> str:
-    return "was not observed" if "date" in held else "was not read"
 
 
 def _check_runs(rule: Mapping[str, Any], config: ConfigRope) -> None:

@@ -373,9 +373,7 @@ def _read_rope(rope: Any) -> Rope:
     if isinstance(rope, Layers):
         raise TypeError("rope is the layers of a model, which only export accepts; expected one of its ropes")
     if isinstance(rope, list | tuple) and any(isinstance(one, Rope) for one in rope):
-        raise ValueError(
-            f"rope has {len(rope)} Ropes, one per layer, but engines use one for all layers of a kind; expected one"
-        )
+        raise ValueError(f"rope has {len(rope)} Ropes, one per layer, but engines use one for each kind; expected one")
     return rope if isinstance(rope, Rope) else Rope(rope)
 
 

@@ -215,9 +215,7 @@ def _check(reader: Any, path: str, made: Mapping[str, Any]) -> None:
     name, width = made["architecture"], made["keys"][f"{made['architecture']}.rope.dimension_count"]
     found = _value(reader, path, "general.architecture")
     if found != name:
-        raise ValueError(
-            f"{path} is of the architecture {show(found)}, the export for {name!r}; expected architecture={show(found)}"
-        )
+        raise ValueError(f"{path} is of architecture {show(found)}, not {name!r}; expected architecture={show(found)}")
     if (_optional(reader, "split.count") or 1) > 1:
         raise ValueError(f"{path} is one part of several; expected a whole GGUF, as llama-gguf-split --merge makes")
     own = _optional(reader, f"{name}.attention.key_length")

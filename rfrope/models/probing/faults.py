@@ -194,9 +194,7 @@ class _Judge:
                 at = self.box.positions[0][:, None]
                 waves = [np.exp(1j * (at + sign * ORIGIN) * head.phases.frequencies) for sign in (-1, 1)]
                 of_lags, of_sums = (bool(np.all(np.abs(head.lagged - one) <= 0.01 + 2.0**-20 * at)) for one in waves)
-                what = (
-                    "the sum of positions, not their difference" if of_sums else "more than the difference of positions"
-                )
+                what = "the sum of positions, not their difference" if of_sums else "more than the difference"
                 if not of_lags:
                     yield Fault(None, "direction", f"scores depend on {what}")
         elif len(firsts) == 1 < len(sides):
@@ -301,9 +299,7 @@ class _Judge:
         if right:
             text = f"{right[0]} alone have the factor {meant:.6g}; {off[0]}: {text}"
         elif abs(found["queries"] * found["keys"] / meant**2 - 1.0) <= room:
-            text = (
-                f"queries have {found['queries']:.6g} and keys {found['keys']:.6g}; only their product is the one meant"
-            )
+            text = f"queries have {found['queries']:.6g}, keys {found['keys']:.6g}; only their product is the one meant"
         if abs(self.rotation.factor_of_rest.get(off[0], 1.0) - 1.0) > room:
             text += "; features that do not turn have it, too: it multiplies scores"
         yield Fault(None, "attention factor", text)

@@ -410,9 +410,8 @@ def _follow_blocks(source: Any, boxes: list[Box], blocks: dict[str, np.ndarray])
         head.again = z
     source.marks_heads = True
     one = {name: x[:1] for name, x in blocks.items()}
-    calls = [
-        _read_blocks(source, boxes, one, _spread(at[:, None], source.axes)) for at in choose_single(boxes[0].context)
-    ]
+    at = [_spread(one[:, None], source.axes) for one in choose_single(boxes[0].context)]
+    calls = (_read_blocks(source, boxes, one, each) for each in at)
     for (head, first), (_, second) in zip(*calls, strict=True):
         head.single = np.stack([first, second])[:, :, 0]
 

@@ -192,9 +192,7 @@ class ModelLayers:
         self._trace = None
         if not self.widths:
             names = ", ".join(sorted({name for _, name in self.functions}))
-            raise ValueError(
-                f"{type(model).__name__} called none of {names} in its forward; expected one in each layer"
-            )
+            raise ValueError(f"{type(model).__name__} called none of {names} when run; expected one in each layer")
         inner = {one for one in self._visited if any(other.startswith(f"{one}.") for other in self._visited)}
         self.still = tuple(one for one in dict.fromkeys(self._visited) if one not in self.widths and one not in inner)
 

@@ -278,9 +278,7 @@ def _choose_axes(axes: int | None, meant: tuple[Rope, ...]) -> int:
         return wanted
     given = whole("axes", axes, 1, _MOST_AXES)
     if meant and given != wanted:
-        raise ValueError(
-            f"axes is {given}, and expected turns by {wanted}; expected {wanted}, or a Rope of its frequencies alone"
-        )
+        raise ValueError(f"axes is {given}, and expected turns by {wanted}; expected the same, or frequencies alone")
     return given
 
 
