@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rfrope._core.arguments import show
+from rfrope.data.model_types import read_table
 from rfrope.engines import formats, observed
 from rfrope.engines.record import Arithmetic, ExportRequest, make_engine
 
 # -- divisors in a GGUF ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """The divisors of one architecture of llama.cpp."""
-
-    tensors: tuple[str, ...]  # all those that hold them; a loader refuses any other
-    # those of the Rope that it turns: the converter reorders the rows of llama's queries and keys from halves to
-    # neighbours
-    pairings: tuple[str, ...] = ("half",)
-    partial: bool = False  # whether ``rope.dimension_count`` may be less than a head
-    # whether the attention factor, which is one for the whole model, multiplies these rotations alone
-    own_factor: bool = True
-    needs_original: bool = False  # whether its loader wants the context before the scheme
-
-
-ARCHITECTURES = {
-    "llama": Architecture(("rope_freqs.weight",), ("half", "interleaved")),
-    "phi3": Architecture(("rope_factors_long.weight", "rope_factors_short.weight"), partial=True, needs_original=True),
-    "gemma4": Architecture(("rope_freqs.weight",), own_factor=False),  # its global layers
-}
+# by architecture: the ``tensors`` that hold the divisors, and a loader refuses any other; ``pairings`` of the Rope: the
+# converter reorders the rows of llama's queries and keys from halves to neighbours; ``partial`` where
+# ``rope.dimension_count`` may be less than a head; ``shared`` where the attention factor, one for the whole model,
+# multiplies other rotations, too; ``needs_original`` where the loader wants the context before the scheme
+_ARCHITECTURES: Mapping[str, Mapping[str, Any]] = read_table("engines")["llama.cpp"]["architectures"]
 
 
 def _make_tensors(request: ExportRequest) -> dict[str, Any]:
@@ -42,9 +29,9 @@ def _make_tensors(request: ExportRequest) -> dict[str, Any]:
     name, rope = request.architecture, request.rope
     keys: dict[str, Any] = {f"{name}.rope.freq_base": request.base, f"{name}.rope.dimension_count": rope.rotary_dim}
     keys |= {f"{name}.rope.scaling.type": "none", f"{name}.rope.scaling.attn_factor": rope.attention_factor}
-    if ARCHITECTURES[name].needs_original:
+    if _ARCHITECTURES[name].get("needs_original"):
         keys[f"{name}.rope.scaling.original_context_length"] = request.context
-    return {"architecture": name, "tensors": dict.fromkeys(ARCHITECTURES[name].tensors, factors), "keys": keys}
+    return {"architecture": name, "tensors": dict.fromkeys(_ARCHITECTURES[name]["tensors"], factors), "keys": keys}
 
 
 def _compute_tensors(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
@@ -58,17 +45,17 @@ def _compute_tensors(request: ExportRequest, made: dict[str, Any]) -> Arithmetic
 def _refuse_by_architecture(request: ExportRequest) -> str:
     """Return why the loader or the graph of an architecture would not take a Rope."""
     name, rope = request.architecture, request.rope
-    if name not in ARCHITECTURES:
+    if name not in _ARCHITECTURES:
         return (
             f"architecture is {show(name)}, whose loader is not known to read divisors, and refuses what it does not "
-            f"read; expected one of {', '.join(map(repr, ARCHITECTURES))}"
+            f"read; expected one of {', '.join(map(repr, _ARCHITECTURES))}"
         )
-    found = ARCHITECTURES[name]
-    if rope.pairing not in found.pairings:
+    found = _ARCHITECTURES[name]
+    if rope.pairing not in found["pairings"]:
         return f"{name} pairs halves, the Rope {rope.pairing!r}"
-    if rope.attention_factor != 1.0 and not found.own_factor:
+    if rope.attention_factor != 1.0 and "shared" in found:
         return f"the attention factor {rope.attention_factor} would multiply the sliding layers of {name} too"
-    if rope.head_dim != rope.rotary_dim and not found.partial:
+    if rope.head_dim != rope.rotary_dim and "partial" not in found:
         return f"{name} turns whole heads, the Rope {rope.rotary_dim} features of {rope.head_dim}"
     return ""
 

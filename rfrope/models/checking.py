@@ -38,13 +38,9 @@ from rfrope.storage import SUFFIXES
 _ATTENDED = {"max_position_embeddings", "model_type", "kind", "window", "both_sides"}  # say nothing about a rotation
 _ROTATIONS = {"RoPE", "part", "layers", "pairing", "head_dim", "rotary_dim", "sections", "interleaved", "turns_last"}
 _ROTATIONS |= {"attention_factor", "softmax_factor"}
-_WRITTEN = {  # keys that a user writes, with those of a GGUF
-    "rope_theta": "rope.freq_base",
-    "factor": "rope.scaling.factor",
-    "original_max_position_embeddings": "",
-    "partial_rotary_factor": "",
-    "rope_type": "",
-}
+# keys that a user writes, with those of a GGUF
+_WRITTEN = {"rope_theta": "rope.freq_base", "factor": "rope.scaling.factor"}
+_WRITTEN |= dict.fromkeys(("original_max_position_embeddings", "partial_rotary_factor", "rope_type"), "")
 _FLOAT32 = 1e-6  # relative; a GGUF holds numbers in float32
 _BASE = r"theta|rotary_emb_base|freq_base"  # in the name of a key for it
 _LAGS = 2048  # distances at which scores are compared within the trained context

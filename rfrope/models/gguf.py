@@ -30,12 +30,8 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY, _FLOAT32 = 8, 9, 0
 _KEPT = 2**16  # elements of an array that is kept; those of a vocabulary are passed over
 _FULL, _SLIDING, _STATE = "full_attention", "sliding_attention", "linear_attention"
-_NAMES = {
-    "dim": "hidden_size",
-    "n_heads": "num_attention_heads",
-    "n_layers": "num_hidden_layers",
-    "max_seq_len": "max_position_embeddings",
-}
+_NAMES = {"dim": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"}
+_NAMES |= {"max_seq_len": "max_position_embeddings"}
 _YARN = {"beta": "beta_fast", "alpha": "beta_slow"}
 _LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "original_max_position_embeddings": 8192}  # Meta's own code
 _FACTOR = "rope_scaling_factor"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import finite, flag, fraction, show, whole
+from rfrope.data.model_types import read_table
 from rfrope.rotation.rope import Rope
 from rfrope.scaling import schemes
 from rfrope.scaling.schemes import positive
@@ -200,70 +201,13 @@ def _proportional(values: dict[str, Any], head_dim: int, context: int | None, se
     return schemes.proportional(ladder(head_dim, values["rope_theta"]), partial_rotary_factor=part, factor=factor)
 
 
-_RECORDS = (
-    Scheme(
-        "default",
-        "the ladder itself",
-        _default,
-        ignored={"interleaved": "Qwen3-Omni carries it beside mrope_interleaved, which says it"},
-        aliases=("mrope",),  # its axes are not part of a scheme
-    ),
-    Scheme("linear", "every frequency divided by factor", _linear, ("factor",)),
-    Scheme("ntk", "the last frequency divided by factor, the first kept, others geometrically", _ntk, ("factor",)),
-    Scheme(
-        "dynamic",
-        "as ntk, by as much as the text at hand needs",
-        _dynamic,
-        ("factor",),
-        aliases=("xdrope",),  # HunYuan's; its axes are not part of a scheme
-        by_length=True,
-    ),
-    Scheme(
-        "dynamic with alpha",
-        "as ntk with alpha for factor, at every length (HunYuan)",
-        _ntk,
-        ("alpha",),
-        ignored=dict.fromkeys(
-            ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
-            "HunYuan's configs carry it; alpha alone changes their base",
-        ),
-    ),
-    Scheme(
-        "yarn",
-        "fast frequencies kept, slow ones divided by factor, a ramp between; scores sharpened",
-        _yarn,
-        optional=("factor", "original_max_position_embeddings", *_YARN),
-        ignored={
-            "finetuned": "it says how the first YaRN models were trained",
-            "attn_factor": "vLLM and SGLang multiply the attention factor by it, and transformers does not",
-            "llama_4_scaling_beta": "Ministral 3 scales queries with it, by position; frequencies stay",
-            "max_position_embeddings": "Ministral 3 repeats here what stands beside the dict",
-        },
-        aliases=("deepseek_yarn",),  # vLLM's and Sarvam's name for the form with mscale
-    ),
-    Scheme(
-        "longrope",
-        "every frequency divided by a factor of its own, from one of two lists",
-        _longrope,
-        ("short_factor", "long_factor"),
-        ("factor", "original_max_position_embeddings", "attention_factor", "short_mscale", "long_mscale"),
-        aliases=("su",),  # Phi-3's first name for it
-        by_length=True,
-    ),
-    Scheme(
-        "llama3",
-        "frequencies with many turns in the original context kept, those with few divided by factor",
-        _llama3,
-        ("factor", "low_freq_factor", "high_freq_factor"),
-        ("original_max_position_embeddings",),
-    ),
-    Scheme(
-        "proportional",
-        "the first part of the head's ladder kept, the other blocks still",
-        _proportional,
-        optional=("factor",),
-    ),
-)
+_MAKERS: dict[str, Maker] = {
+    **{"default": _default, "linear": _linear, "ntk": _ntk, "dynamic": _dynamic, "dynamic with alpha": _ntk},
+    **{"yarn": _yarn, "longrope": _longrope, "llama3": _llama3, "proportional": _proportional},
+}
+# of their aliases mrope and xdrope (HunYuan) have axes, which are no part of a scheme; deepseek_yarn is vLLM's and
+# Sarvam's name for the form with mscale, su Phi-3's first name for longrope
+_RECORDS = tuple(Scheme(name, make=make, **read_table("schemes")[name]) for name, make in _MAKERS.items())
 
 
 def records() -> tuple[Scheme, ...]:
