@@ -50,8 +50,7 @@ def make_longrope_with_mscales(request: ExportRequest) -> dict[str, Any]:
 
 def make_rope_scaling(request: ExportRequest) -> dict[str, Any]:
     """Return the same in the keys of older configs: ``rope_scaling``, None for a ladder, with what stands beside it."""
-    made = make_longrope(request)
-    parameters = made["rope_parameters"]
+    parameters = make_longrope(request)["rope_parameters"]
     beside = {key: parameters.pop(key) for key in ("rope_theta", "partial_rotary_factor")}
     scaling = None if parameters["rope_type"] == "default" else {"type": parameters["rope_type"], **parameters}
     return {"rope_scaling": scaling, "max_position_embeddings": request.context, **beside}

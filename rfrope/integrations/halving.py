@@ -299,8 +299,7 @@ class Halving:
         self._latest = found
         self.history, self.readings = found["history"].tolist(), found["readings"].tolist()
         for i, learner in enumerate(self.learners):
-            own = {name.partition("/")[2]: one for name, one in found.items() if name.startswith(f"{i}/")}
-            learner.restore(own)
+            learner.restore({name.partition("/")[2]: one for name, one in found.items() if name.startswith(f"{i}/")})
 
     def _keep(self) -> None:
         """Note the state after a whole step, and write it if the last time is some time ago."""

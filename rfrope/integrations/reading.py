@@ -96,16 +96,14 @@ def comparing(
                 f"{path} gives no attention of shape {shape} with attn_implementation='eager', by which an atlas is "
                 f"checked; {_INSTEAD}"
             )
-        is_narrow = found[0].element_size() < 4
-        _compare(path, found[0][0].double().cpu().numpy(), expected, is_narrow)
+        _compare(path, found[0][0].double().cpu().numpy(), expected, found[0].element_size() < 4)
 
     return compare
 
 
 def _score(q: np.ndarray, k: np.ndarray, scale: float, rope: Rope) -> np.ndarray:
     """Return scores ``(H, tokens, tokens)`` of queries and keys before rotation."""
-    at = np.arange(q.shape[1])
-    x, y = (rope.rotate(one.astype(np.float64), at) for one in (q, k))
+    x, y = (rope.rotate(one.astype(np.float64), np.arange(q.shape[1])) for one in (q, k))
     return scale * np.matmul(x, np.repeat(y, len(q) // len(k), axis=0).swapaxes(-1, -2))
 
 
@@ -124,8 +122,7 @@ def _compare(path: str, weights: np.ndarray, logits: np.ndarray, is_narrow: bool
     error = np.sqrt(np.mean(apart**2, axis=(1, 2), where=counts))
     like, rounded = (_LIKE_16, _ROUNDED_16) if is_narrow else (_LIKE, _ROUNDED)
     worst = int(np.argmax(error - like * spread))
-    hidden = np.max(np.where(is_seen, 0.0, weights), initial=0.0)
-    if hidden > _SEEN:
+    if np.max(np.where(is_seen, 0.0, weights), initial=0.0) > _SEEN:
         what = "it is bidirectional"
     elif not error[worst] > like * spread[worst] + rounded:
         return
@@ -423,10 +420,8 @@ def _check_attention(model: Module, ids: Any, rope: Rope, layers: list[int] | No
     kept: dict[str, tuple[Any, Any]] = {}
     with ExitStack() as undo:
         for path, attention in _watch(model, kept, undo).items():
-            layer = getattr(attention, "layer_idx", None)
-            if layers is None or layer in (None, *layers):
+            if layers is None or getattr(attention, "layer_idx", None) in (None, *layers):
                 check_module(path, attention, rope)
-                hook = comparing(path, attention, kept, _scale_of, rope)
-                undo.callback(attention.register_forward_hook(hook).remove)
+                undo.callback(attention.register_forward_hook(comparing(path, attention, kept, _scale_of, rope)).remove)
         compute_weights(model, undo)
         _run(model, ids, undo)

@@ -327,8 +327,7 @@ def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
         positions.turns_back |= bool(_BACK.search(inspect.getsource(function)))
         positions.is_complex |= any("freqs_cis" in inspect.signature(one).parameters for one in called.values())
         layer = int(attention.layer_idx) if positions.is_by_layer else None
-        made = {one: _rotation_by_positions(f, positions, layer) for one, f in called.items()}
-        method = calling(function, made)
+        method = calling(function, {one: _rotation_by_positions(f, positions, layer) for one, f in called.items()})
         if not positions.__dict__["rotary"].gives_tables:
             method = _noting(method, positions)
         swap(attention.__dict__, name, types.MethodType(method, attention), undo)
@@ -390,8 +389,7 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, l
             raise ValueError("phases are learned, but this model rotates q and k alike; expected frequencies alone")
         found = rotate_features(rotary, positions.turns_last, given, -places if back else places, heads_last)
         if "rotated" in positions.__dict__:  # where a text is cached
-            keys = (given[-1], found[-1])
-            turned = (one.transpose(-3, -2) if heads_last else one for one in keys)
+            turned = (one.transpose(-3, -2) if heads_last else one for one in (given[-1], found[-1]))
             positions.__dict__["rotated"] = (*turned, back, number)
         return found if len(given) == 2 else found[0]
 

@@ -325,8 +325,7 @@ class RecordingCache(_TextCache):
     def finish(self, tokens: Tensor) -> CachedText:
         """Return what was read, and hold it no longer."""
         keys = {layer: torch.cat(self._keys.pop(layer), -2) for layer in [*self._keys]}
-        values = {layer: _small(self._made.pop(layer)[1]) for layer in keys}
-        return CachedText(tokens, keys, values, self._rotated)
+        return CachedText(tokens, keys, {layer: _small(self._made.pop(layer)[1]) for layer in keys}, self._rotated)
 
 
 class PrefixCache(_TextCache):

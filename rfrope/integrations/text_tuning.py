@@ -105,12 +105,6 @@ def read_starts(starts: Any, plan: analysis.Plan) -> dict[str, Any]:
     return found
 
 
-def _read_parts(documents: Sequence[np.ndarray], trained: int) -> dict[str, list[Reading]]:
-    """Return whole readings of documents within the trained positions, and beyond them."""
-    ends = {"within": (trained, 0), "beyond": (None, trained)}
-    return {part: [Reading(one[:end], first) for one in documents] for part, (end, first) in ends.items()}
-
-
 def tune(
     model: Module,
     texts: Any,
@@ -220,10 +214,12 @@ def tune(
         caches.forget()  # held-out documents come last
         return read_whole(model, one)
 
+    held_out = {"within": [Reading(one[:trained], 0) for one in judging]}
+    held_out["beyond"] = [Reading(one, trained) for one in judging]
     drawn = {"texts": len(learning), "context": context, "length": length, "seed": rng}
     validation = spread_windows(range(len(learning), len(learning) + len(choosing)), trained, context, length, rng + 1)
     options = tuning.read_options(
-        loss, partial(draw_window, **drawn), validation, _read_parts(judging, trained), steps, rate,
+        loss, partial(draw_window, **drawn), validation, held_out, steps, rate,
         about=[drawn, learning, choosing],
     )  # fmt: skip
     rotaries = RotaryModules(model, lambda some: target.make(some, names), partial(target.put_in, replace_rotary))

@@ -96,8 +96,7 @@ class Tuning(Result):
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
         """Return mean losses, their differences from the learned one, and standard errors, as rows below a header."""
-        head = ("method", *self.parts, *(f"learned less it, {part}" for part in self.parts))
-        rows = [head]
+        rows = [("method", *self.parts, *(f"learned less it, {part}" for part in self.parts))]
         for name in self.losses:
             cells = [_stated(*self.mean(name, part)) for part in self.parts]
             less = ["" if name == _LEARNED else _stated(*self.difference(name, part), "+") for part in self.parts]

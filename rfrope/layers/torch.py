@@ -270,8 +270,7 @@ class RotaryEmbedding(TurningModule):
         if self.frequencies is None:
             made["words"], _ = turns.turn_words(self._host)
         if self.max_positions is not None:
-            at = np.arange(self.max_positions)
-            tables = rotation_table(at, self._host[:, 0], scale=self.start.attention_factor)
+            tables = rotation_table(np.arange(self.max_positions), self._host[:, 0], scale=self.start.attention_factor)
             made["rows of positions"] = np.concatenate(tables, axis=-1).astype(np.float32)
         with torch.inference_mode(False):
             self._constants = {name: torch.from_numpy(value.copy()) for name, value in made.items()}

@@ -325,8 +325,7 @@ class TurningModule(LearningModule):
             )
         if keys and self._bias_heads not in (None, x.shape[-3]):
             raise ValueError(f"heads is {self._bias_heads}, but x has {x.shape[-3]} heads of keys; expected the same")
-        at = self._read("positions", x, positions, offset)
-        (turned,) = self._turned(self._origin(offset), at, ("x", x, keys))
+        (turned,) = self._turned(self._origin(offset), self._read("positions", x, positions, offset), ("x", x, keys))
         return turned
 
     def _origin(self, offset: Any) -> str:

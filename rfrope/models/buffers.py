@@ -96,8 +96,7 @@ def read_stored(folder: str) -> dict[str, np.ndarray]:
     for path in sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".safetensors")):
         with files.open_regular(path) as file:
             size = int.from_bytes(file.read(8), "little")
-            header = files.parse_json(file.read(min(size, _LONGEST)).decode())
-            for name, held in header.items():
+            for name, held in files.parse_json(file.read(min(size, _LONGEST)).decode()).items():
                 if name.endswith("inv_freq"):
                     start, end = held["data_offsets"]
                     file.seek(8 + size + start)
@@ -223,8 +222,7 @@ def bits(values: np.ndarray, dtype: str = "") -> int:
     """Return the mantissa bits that numbers need: 8, 11 or 53; a half-precision dtype determines them."""
     mantissas = np.abs(np.frexp(values[..., :_DENSE].astype(np.float64))[0])
     narrow = (width for width, name in HALVES.items() if dtype == name)
-    fitting = (width for width in HALVES if np.all(mantissas * 2.0**width % 1.0 == 0.0))
-    return next(narrow, next(fitting, 53))
+    return next(narrow, next((width for width in HALVES if np.all(mantissas * 2.0**width % 1.0 == 0.0)), 53))
 
 
 def rounded(values: np.ndarray, width: int) -> np.ndarray:

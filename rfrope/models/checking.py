@@ -276,8 +276,7 @@ def _check_part(
         made = _extend(ropes, length or 0)
         typed = "llama.cpp" if isinstance(config, str) else REFERENCE
         fix = override(typed, made.get("", made), length or 0, part=part) if made else ""
-        text = f"{length} positions are asked for, and the RoPE reaches {reach}"
-        yield CheckFinding("wrong", part, text, fix)
+        yield CheckFinding("wrong", part, f"{length} positions are asked for, and the RoPE reaches {reach}", fix)
         if made and not isinstance(config, str):
             config = _write(config, part, made.get("", made), length or 0)
     if isinstance(config, str):  # a GGUF, which one engine reads

@@ -374,8 +374,7 @@ def _drop_unread_dict(part: Part) -> Part:
             f"rope_parameters holds {', '.join(unread)}, but this model_type reads no such dict; expected rope_theta "
             "beside it"
         )
-    kept = {key: value for key, value in part.held.items() if key not in DICTS}
-    return Part(kept, part.model_type, part.table)
+    return Part({key: value for key, value in part.held.items() if key not in DICTS}, part.model_type, part.table)
 
 
 def _read_ropes(name: str, part: Part, reading: _Reading) -> PartLayers:

@@ -401,8 +401,7 @@ def _find_lag(old: LayerKind, new: LayerKind, length: int, share: float) -> int 
     before, after = old.rope, new.rope
     assert before is not None
     assert after is not None
-    windows = [one.window or length for one in (old, new)]
-    end = min(length, max(windows))
+    end = min(length, max([one.window or length for one in (old, new)]))
     pairs = (after.qk_head_dim / 2, before.qk_head_dim / 2)
     scales = (after.source.model.softmax_factor or 1.0, before.source.model.softmax_factor or 1.0)
     found = first_difference(after, before, pairs, end, share, scales)

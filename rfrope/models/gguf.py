@@ -82,8 +82,7 @@ class _Cursor:
             return self.number(_SCALARS[kind])
         inner, count = self.number("I"), self.number("Q")
         if inner in _SCALARS:
-            size = struct.calcsize(f"<{_SCALARS[inner]}")
-            start = self.skip(size * count)
+            start = self.skip(struct.calcsize(f"<{_SCALARS[inner]}") * count)
             code = f"<{count}{_SCALARS[inner]}"
             return list(struct.unpack_from(code, self.memory, start)) if count <= _KEPT else None
         if inner != _STRING:
@@ -159,8 +158,7 @@ def _read_memory(memory: Any) -> Metadata:
                 raise ValueError(f"{name} is of type {places[name][0]}; expected 0, float32")
             cursor.at = start + places[name][1]
             at = cursor.skip(4 * math.prod(shapes[name]))
-            held = np.frombuffer(bytes(memory[at : cursor.at]), dtype="<f4")
-            divisors.setdefault(base, held.astype(np.float64))
+            divisors.setdefault(base, np.frombuffer(bytes(memory[at : cursor.at]), dtype="<f4").astype(np.float64))
     return Metadata(values, shapes, divisors)
 
 

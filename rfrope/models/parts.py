@@ -360,8 +360,7 @@ def list_parameters(part: Part) -> dict[str, dict[str, Any]]:
     ):
         raise ValueError(f"rope_parameters is one dict; expected a dict in it for each of {', '.join(sorted(layers))}")
     # rope_scaling then applies to both kinds of layer
-    everywhere = part.entry.get("scaled") == "everywhere"
-    sliding = dict(parameters) if everywhere else {}
+    sliding = dict(parameters) if part.entry.get("scaled") == "everywhere" else {}
     return {
         "full_attention": dict(parameters),
         "sliding_attention": sliding if local is None else {**sliding, "rope_theta": local},

@@ -152,8 +152,7 @@ def _make(name: str, tensor: Any, rope: Rope) -> list[np.ndarray] | None:
         host = np.asarray(rope.frequencies, dtype=np.float64)
         return [host.reshape(shape)] if host.size == int(np.prod(shape)) else None
     is_complex, is_stacked = array.dtype_name(tensor).startswith("complex"), name not in COS and shape[-1] == 2
-    rows = int(np.prod(shape[: -2 if is_stacked else -1]))
-    cos, sin = rope.table(np.arange(rows))
+    cos, sin = rope.table(np.arange(int(np.prod(shape[: -2 if is_stacked else -1]))))
     if is_complex:
         parts = [cos + 1j * sin]
     elif is_stacked:

@@ -43,8 +43,7 @@ class Bins:
     def divide(cls, lags: np.ndarray) -> Bins:
         """Divide consecutive lags from 0 on, so that both linear and logarithmic axes are resolved."""
         starts = np.unique(np.searchsorted(lags, cls.edges(lags[-1])))
-        ends = np.append(starts[1:], len(lags))
-        return cls(starts, lags[(starts + ends - 1) // 2])
+        return cls(starts, lags[(starts + np.append(starts[1:], len(lags)) - 1) // 2])
 
     @staticmethod
     def edges(last: float) -> np.ndarray:
@@ -372,8 +371,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     drawn = []
     for number, (label, omega) in enumerate(checked.items()):
         lags = _whole_lags(longest[label], 1)
-        values = _diagonal_mean_kernel(omega, lags)
-        drawn.append(draw_curve(ax, lags, values, number, label=escape_label(label)))
+        drawn.append(draw_curve(ax, lags, _diagonal_mean_kernel(omega, lags), number, label=escape_label(label)))
     ax.set(xlabel="lag (positions)", ylabel="mean kernel")
     add_labels(ax, drawn, inside=True)
     return ax

@@ -104,8 +104,7 @@ def mean_kernels(
     reach = {"by": "context", "values": [max(one - 1, 2) for one in contexts]}
     note = "A mean kernel is the score of equal content at a distance, averaged over contents. Where a line stands for "
     note += "several lags it is their median, inside their range."
-    labels = (figures.lag_label(axes), "mean kernel")
-    parts = [_chart(title, labels, middles, lines, names, x_scale="log", reach=reach)]
+    parts = [_chart(title, (figures.lag_label(axes), "mean kernel"), middles, lines, names, x_scale="log", reach=reach)]
     more = f"Beyond {_ALL_LAGS} positions a part of the lags is summed, and no first lag is given."
     more = more if last > _ALL_LAGS else ""
     parts.append({"kind": "table", "rows": rows, "when_rows": when, "left": [0], "note": more})
@@ -140,8 +139,7 @@ def estimates(
         for colour, (name, one) in enumerate(sets.items())
         for i, (value, stderr) in enumerate(zip(one.value, one.stderr, strict=True))
     ]
-    names = [f"{labels[0]} {one}" for one in x.tolist()]
-    parts = [_chart(title, labels, x, lines, names, x_scale=x_scale)]
+    parts = [_chart(title, labels, x, lines, [f"{labels[0]} {one}" for one in x.tolist()], x_scale=x_scale)]
     return {"kind": "panel", "title": title, "note": note, "controls": [_choose("head", heads, head)], "parts": parts}
 
 
@@ -278,8 +276,7 @@ def alternatives(curve: Curve, base: float | None, original: int) -> Iterator[tu
     curve = replace(curve, gain=1.0)
     n_blocks = len(curve.frequencies)
     if base is None or n_blocks < 2 or not 1.0 < base < math.inf:
-        omega = curve.frequencies
-        stretched = [replace(curve, label=f"wavelengths x {s}", frequencies=omega / s) for s in _FACTORS]
+        stretched = [replace(curve, label=f"wavelengths x {s}", frequencies=curve.frequencies / s) for s in _FACTORS]
         yield "all wavelengths, times", stretched
         return
     ladder = geometric(n_blocks, base=base)

@@ -48,8 +48,7 @@ def make_content(path: str, made: Mapping[str, Any], model: Any, rope: Rope, par
 
 def _build_graph(path: str, made: Mapping[str, Any]) -> bytes:
     """Return a graph of one node, with its tables inside, for ``X`` and ``position_ids``."""
-    need = f"{path} needs the package onnx: pip install onnx (or use the suffix .npz)"
-    library = load_package("onnx", need)
+    library = load_package("onnx", f"{path} needs the package onnx: pip install onnx (or use the suffix .npz)")
     helper, node = library.helper, made["node"]
     kind = helper.np_dtype_to_tensor_dtype(made["cos_cache"].dtype)
     features, tokens = ["batch", "heads", "tokens", "features"], ["batch", "tokens"]

@@ -32,8 +32,7 @@ class Fault(NamedTuple):
 def judge(box: Box, meant: Sequence[Rope], must_turn: bool | None) -> tuple[Rotation, tuple[Finding, ...]]:
     """Return the rotation of a box and its faults, against the Rope that leaves the fewest."""
     ropes: Sequence[Rope | None] = meant or [None]
-    verdicts = [_Judge(box, rope, must_turn).find() for rope in ropes]
-    return min(verdicts, key=lambda pair: len(pair[1]))
+    return min([_Judge(box, rope, must_turn).find() for rope in ropes], key=lambda pair: len(pair[1]))
 
 
 class _Judge:
@@ -94,8 +93,7 @@ class _Judge:
 
     def _still(self) -> Iterator[Fault]:
         if self.must_turn is False and self.box.turning:
-            text = "it turns queries or keys, and the config has no rotation in this layer"
-            yield Fault(None, "layers", text)
+            yield Fault(None, "layers", "it turns queries or keys, and the config has no rotation in this layer")
         if self.must_turn and not self.box.turning:
             yield Fault(None, "layers", "it does not turn: no rotation, or all frequencies are 0")
 
@@ -199,8 +197,7 @@ class _Judge:
                     yield Fault(None, "direction", f"scores depend on {what}")
         elif len(firsts) == 1 < len(sides):
             (still,) = {*sides} - {firsts[0].side}
-            text = f"{still} do not turn, and the others do: scores are not those of lags"
-            yield Fault(None, "direction", text)
+            yield Fault(None, "direction", f"{still} do not turn, and the others do: scores are not those of lags")
         elif len(firsts) == 2 and not (q := firsts[0].phases).is_near(k := firsts[1].phases):
             if q.is_near(k, -1.0):
                 text = "keys turn the other way than queries: scores depend on the sum of positions"

@@ -133,8 +133,7 @@ def follow_features(matrices: np.ndarray, at: np.ndarray) -> Pairs:
     largest = float(np.max(np.abs(moved))) or 1.0
     off = np.max(np.abs(moved), axis=0) * (1.0 - np.eye(width))
     partner, size = np.argmax(off, axis=1), np.max(off, axis=1)
-    turning = size > _STILL * largest
-    rows = np.flatnonzero(turning)
+    rows = np.flatnonzero(size > _STILL * largest)
     second_size = np.sort(off, axis=1)[:, -2] if width > 2 else np.zeros(width)
     is_paired = np.array_equal(partner[partner[rows]], rows) and np.all(second_size[rows] <= _MIXED * size[rows])
     first = np.array([i for i in rows if i < partner[i]], dtype=int) if is_paired else np.zeros(0, dtype=int)

@@ -225,8 +225,7 @@ def probe(
     for name in source.still:
         rotations.append(Rotation(name, None, 0, 0, none, none, {}, {}, {}, None))
         if source.choose(name, meant)[1]:
-            text = "it does not turn queries and keys, and the config means it to"
-            faults.append(Finding("layers", name, text))
+            faults.append(Finding("layers", name, "it does not turn queries and keys, and the config means it to"))
     return Probe(merge_shared(faults), tuple(rotations), source.calls, length)
 
 
