@@ -199,20 +199,16 @@ class Plan(Result):
     @property
     def preface(self) -> str:
         """Return sentences on the start of the plan and the order of its methods."""
-        return str(self._opening())
-
-    def _opening(self) -> Words:
-        lag, blocks = self.trained_negative_lag, f"{self.n_blocks} block{'' if self.n_blocks == 1 else 's'}"
+        lag, blocks = (
+            self.trained_negative_lag,
+            f"{self.n_blocks} block{'s' * (self.n_blocks != 1)} completed no turn in",
+        )
         start = [
-            f"From {self.trained_context} trained positions to {self.context}, {self._factor} times as many. "
-            f"{self.n_dead} of {blocks} completed no turn in training,",
+            f"From {self.trained_context} trained positions to {self.context}, "
+            f"{self.context / self.trained_context:.4g} times as many. {self.n_dead} of {blocks} training,",
             f"and the trained mean kernel is {'nowhere below 0' if lag is None else f'below 0 first at lag {lag}'}.",
         ]
-        return Words([*self._done_before(), "\n".join(start), *_EVIDENCE])
-
-    @property
-    def _factor(self) -> str:
-        return f"{self.context / self.trained_context:.4g}"
+        return "\n".join([*self._done_before(), *start, *_EVIDENCE])
 
     def _done_before(self) -> list[str]:
         """Return lines on earlier changes of the ladder, and on the start of the plan."""
@@ -232,15 +228,17 @@ class Plan(Result):
 
     def report(self) -> Report:
         """Return the start of the plan, the measures of each method, and notes on them."""
-        kept = f"blocks of {KEPT_TURNS:.0f} turns or more stay"
-        lines = [f"optimised: divisors from 1 to {self._factor}, none above that of a slower block; {kept}."]
-        lines.append(_NOT_ADVISED)
+        first = self.methods[0]
+        verdict = f"{first.name} is first, by perplexity measured for one model: {first.perplexity:.2f}."
+        if self.stretched is not None and self.context <= self.stretched.reach:
+            verdict = f"The config reaches {self.context} positions unchanged."
+        kept = f"none above that of a slower block; blocks of {KEPT_TURNS:.0f} turns or more stay"
+        lines = [f"optimised: divisors from 1 to {self.context / self.trained_context:.4g}, {kept}.", _NOT_ADVISED]
         compared = [f"{kind} in {_MEASURES[name]}" for name, kind in (self.optimised_against_yarn or {}).items()]
         if compared:
             lines.append(f"optimised against yarn: {', '.join(compared)}.")
-        left_out = [f"{name} is left out: {reason}." for name, reason in self.left_out.items()]
-        opening, table = self._opening(), Table(self.table, rule=False)
-        return Report([opening, table, Words([_NOTES, *left_out]), Words(lines)], " ".join(opening.sentences))
+        notes = Words([_NOTES, *(f"{name} is left out: {reason}." for name, reason in self.left_out.items())])
+        return Report([Words([self.preface]), Table(self.table, rule=False), notes, Words(lines)], verdict)
 
 
 @array.select_device

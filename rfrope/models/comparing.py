@@ -203,22 +203,22 @@ class RopeComparison(Result):
         return (head, *map(_make_row, self.engines))
 
     def report(self) -> Report:
-        """Return the table of the engines, remarks, where they disagree, and what to write into the config."""
+        """Return where engines disagree, their table, what to write into the config, and remarks."""
         label = f"{self.name}: " if self.name else ""
         kind = f"{self.model_type or 'a model without a type'}, scheme {self.scheme}"
         where = f", {show_layers(self.layers)}" if self.name and self.layers is not None else ""
         about = f"{label}{kind}{where}, a text of {self.seq_len} positions, compared with {self.reference}"
-        remarks = [f"{one.engine}: {remark}" for one in self.engines for remark in _list_remarks(one)]
         advice = [Words([*_list_advice(self)]), Copyable("Write into the config (null: remove)", self.write)]
         parts = [
-            Words([f"{label}{self.caution}"] if self.caution else []),
+            Words([f"{label}{line}" for line in self.verdict]),
             Words([about]),
             Table(self.table, left=None, rule=False),
-            Words(remarks),
-            Words(self.verdict[bool(self.caution) :]),
             *(advice if self.write else ()),
+            Words([f"{one.engine}: {remark}" for one in self.engines for remark in _list_remarks(one)]),
         ]
-        return Report(parts, " ".join(self.verdict))
+        others = [one.engine for one in self.engines if one.findings]
+        count = f"{len(others)} of {len(self.engines)} engines differ or stop: {', '.join(others)}."
+        return Report(parts, count if others else self.verdict[-1])
 
 
 @dataclass(frozen=True, eq=False)

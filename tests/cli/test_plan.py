@@ -25,7 +25,8 @@ def config_in(out):
 def test_text_and_json(says):
     plan = analysis.plan(rfrope.from_config("config.json")[0], 1024)
     text, name, config = config_in(says("plan", "config.json", "--context", 1024))
-    assert " ".join(text.split()).startswith(" ".join(f"{plan} Nothing above ran your model on a text.".split()))
+    first = f"yarn is first, by perplexity measured for one model: 4.96. {plan} Nothing above ran your model on a text."
+    assert " ".join(text.split()).startswith(" ".join(first.split()))
     assert text.endswith("\nrfrope tune MODEL --texts FILE ... --context 1024 -o rope.npz\n\n")
     assert name == plan.methods[0].name == "yarn"
     assert config == {"rope_parameters": plan.methods[0].rope_parameters, "max_position_embeddings": 1024}
@@ -39,16 +40,14 @@ def test_a_config_that_is_stretched_already(run, says, config, key):
     scheme = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
     config("config.json", CONFIG | {key: scheme, "max_position_embeddings": 1024})
     out = says("plan", "config.json", "--context", 1024, "--html", "plan.html")
-    said = (
-        "The config is already stretched by yarn with factor 4, from 256 positions to 1024. It reaches the requested "
-    )
-    assert out.startswith(said)
+    said = "The config is already stretched by yarn with factor 4, from 256 positions to 1024. It reaches the "
+    assert out.startswith(f"The config reaches 1024 positions unchanged.\n\n{said}")
     assert " From 256 trained positions to 1024, 4 times as many. " in out
     assert config_in(out)[2]["rope_parameters"] == scheme | {"rope_theta": 1e4}
     assert "already stretched by yarn with factor 4" in pathlib.Path("plan.html").read_text("utf-8")
     _, out, _ = run("plan", "config.json", "--context", 2048, "--trained", 1024)
     first = "The frequencies were already scaled by yarn; the plan takes them as trained."
-    assert out.startswith(f"{first} From 1024 trained positions to 2048, 2 times as many. ")
+    assert f"\n{first} From 1024 trained positions to 2048, 2 times as many. " in out
     assert "--context 2048 --trained 1024 -o rope.npz" in out
 
 
@@ -85,7 +84,7 @@ def test_a_model_whose_scheme_depends_on_the_length_is_read_at_its_own(says, con
 def test_layers_with_a_window_are_left_out(run, config):
     code, out, err = run("plan", "layers.json", "--context", 1024)
     assert code == 0
-    assert out.startswith("full_attention: From 256 trained positions to 1024, ")
+    assert out.startswith("full_attention: yarn is first, by perplexity measured for one model: ")
     assert err == "sliding_attention is left out: it sees 64 positions, however long the text is.\n"
     held = json.loads(pathlib.Path("layers.json").read_text())
     for window, planned in ((256, 2), (255, 1)):  # 256 positions were trained: that window hides none of them
@@ -105,4 +104,4 @@ def test_what_no_config_says(says, config):
     reason = "it turns by 3 position axes; for text alone, replace(rope, sections=None) has one"
     assert out.endswith(f"\nA config cannot hold optimised: rope cannot be exported to transformers: {reason}.\n")
     out = says("plan", "no_context.npz", "--context", 1024, "--trained", 256)
-    assert out.startswith("From 256 trained positions to 1024, 4 times")
+    assert "\nFrom 256 trained positions to 1024, 4 times" in out
