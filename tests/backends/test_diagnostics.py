@@ -194,6 +194,7 @@ def test_no_process_can_be_started(monkeypatch):
     assert FOUND["CuPy"].diagnose().reason.startswith("FileNotFoundError")
 
 
+@pytest.mark.campaign
 def test_nothing_of_the_current_folder_runs(tmp_path, monkeypatch):
     """One module is planted for every name that might be imported; `json` among them, which it starts with."""
     ran = tmp_path / "ran"

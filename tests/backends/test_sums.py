@@ -170,6 +170,7 @@ def test_every_number_of_threads_gives_the_same_bits():
         assert np.array_equal(direct, results[0][1])
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_transforms_work_after_a_fork():
     code = """

@@ -190,6 +190,7 @@ def test_a_terminal_without_greek_letters_is_no_reason_to_stop(monkeypatch):
     assert "gaussian" in shown
 
 
+@pytest.mark.campaign
 def test_a_reader_that_leaves_is_no_error():
     command = [sys.executable, "-m", "rfrope", "export", "--list"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -257,6 +257,7 @@ def test_no_number_of_threads_changes_a_bit():
     assert all(space["same"](one, found[0]) for one in found)
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_fork_after_use(tmp_path):
@@ -310,6 +311,7 @@ NUMBA = {
 }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", sparse(NUMBA, lambda name: name == "no compiler"))
 def test_settings_of_numba(name, tmp_path):
     if dispatch.backend_function(turning.rotated, "cpu") is None:
@@ -318,6 +320,7 @@ def test_settings_of_numba(name, tmp_path):
     assert run_script(CHECK, tmp_path, **NUMBA[name]) == ["True", "True", compiled, compiled, "1"]
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send an interrupt to one process")
 @pytest.mark.parametrize("work", sparse(WORK, lambda work: "rotate" in work))
 def test_an_interrupt_ends_long_work_and_all_its_threads(work, tmp_path):

@@ -155,6 +155,7 @@ def test_threads_that_make_polynomials_at_once_are_given_the_same():
                 np.testing.assert_array_equal(found, exact[::step])
 
 
+@pytest.mark.campaign
 def test_bits_do_not_depend_on_the_processor_that_linear_algebra_is_made_for():
     work = "import rfrope; print(rfrope.sample('matern(nu=1.5, scale=3, ndim=2)', 512, rng=0).tobytes().hex())"
     environments = [os.environ | {"OPENBLAS_CORETYPE": name} for name in ("Prescott", "Haswell")]

@@ -111,6 +111,7 @@ def test_cuts_fill_a_device_and_bound_memory(count, n_lags, n_heads, axes):
         assert blocks >= 2**11
 
 
+@pytest.mark.campaign
 def test_many_axes_of_heads():
     shape = (2, 1, 2, 1, 2, 1, 2)
     omega, lags = normal(*shape, 5, 1), normal(*(3 - n for n in shape), 3, 1, seed=1)

@@ -131,6 +131,7 @@ def test_products_are_means_over_pairs_of_places(half):
         np.testing.assert_allclose(got, np.exp(1j * np.multiply.outer(along, phase)).mean(-1), atol=1e-6)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("lag", [3.0, 30.0, pytest.param(400.0, marks=campaign)])
 @pytest.mark.parametrize("cells", [2, 5])
 def test_the_variance_of_a_lattice_of_a_heavy_tail(lag, cells):

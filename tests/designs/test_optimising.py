@@ -123,6 +123,7 @@ def test_a_fit_ends_at_a_minimum(text):
     assert value <= lower * (1.0 + 1e-3) + 1e-20
 
 
+@pytest.mark.campaign
 def test_equal_calls_give_equal_bits_on_any_number_of_threads():
     fits = []
     for count in (1, 3):

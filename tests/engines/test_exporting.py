@@ -210,6 +210,7 @@ def test_tables_are_rounded_once(dtype, unit):
     assert engines.rounding(rope, "flash-attn", dtype=dtype).table == unit
 
 
+@pytest.mark.campaign
 def test_phases_less_whole_turns_lose_nothing_far_away():
     """At most pi, rounded once, and a cos and a sin of float32: ``(pi + 2) 2**-24``."""
     rope = Rope(rfrope.geometric(8), context=2**20)

@@ -59,6 +59,7 @@ def saved_forever(path, number, begun):
         rfrope.save(path, ROPES[number], overwrite=True)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("suffix", ["npz", pytest.param("safetensors", marks=campaign)])
 def test_kills_during_save_lose_nothing(tmp_path, suffix):
     if suffix == "safetensors":

@@ -59,6 +59,7 @@ def run(tmp_path):
     return call
 
 
+@pytest.mark.campaign
 def test_a_right_engine_passes_and_what_it_does_not_take_is_skipped(run):
     code, counts, out = run(ENGINE, "--rfrope-target=engine")
     assert (code, counts) == (0, {"passed": 66, "skipped": 12}), out

@@ -85,6 +85,7 @@ def test_without_a_ladder_wavelengths_are_stretched(omega, base):
     assert np.array_equal(curves[0].frequencies, omega / 2)
 
 
+@pytest.mark.campaign
 def test_lines_of_each_choice_and_a_level_for_each_context():
     """A set that ends with the context goes on beyond it; an alternative has its own slider."""
     sets = [Curve("one", LADDER, 63), Curve("short", np.append(LADDER, 0.0), 15)]

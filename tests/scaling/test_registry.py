@@ -74,6 +74,7 @@ def test_no_published_config_is_called_wrong():
     assert len(list(filter(None, said))) == 3  # Qwen's recipe for long texts, and two that were trained with linear
 
 
+@pytest.mark.campaign
 def test_a_plan_does_not_say_that_a_context_is_reached_that_is_not():
     (rope,) = rfrope.from_config(config(YARN, 32768))
     plan = analysis.plan(rope, 131072)
