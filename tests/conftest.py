@@ -121,6 +121,16 @@ def rows(file: str, table: str) -> list[Any]:
     return [row for row in read if not isinstance(row, str)] or read
 
 
+def tuples(file: str, table: str) -> Any:
+    """Return what `rows` does with tuples for lists, as shapes are."""
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    read = rows(file, table)
+    return {key: frozen(value) for key, value in read.items()} if isinstance(read, dict) else frozen(read)
+
+
 def library(name: str) -> Library:
     """Return the library of that name, or skip the test where it is not installed."""
     if name.endswith("numpy"):
@@ -164,6 +174,19 @@ def without_device(module: str) -> str:
 def xp(request: pytest.FixtureRequest) -> Library:
     """Every array library in turn; those on a CUDA device are skipped, with the reason, where none works."""
     return library(request.param)
+
+
+@pytest.fixture
+def torch() -> ModuleType:
+    """PyTorch; the test is skipped where it is not installed."""
+    return library("torch").module
+
+
+@pytest.fixture
+def jax() -> ModuleType:
+    """JAX with 64 bits; the test is skipped where it is not installed."""
+    library("jax")
+    return importlib.import_module("jax")
 
 
 @pytest.fixture

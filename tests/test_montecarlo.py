@@ -15,7 +15,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from campaign import campaign, sparse
-from conftest import library
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from problems import units
@@ -291,16 +290,6 @@ def test_executors_give_the_same_bits(name, job, executors):
     assert all(map(same, parts(found), parts(serial)))
 
 
-def test_threads_give_the_same_bits_at_many_lags(transforms):
-    found = [many_lags_job(executor=map)]
-    assert len(transforms) == 3  # one a chunk
-    for count in (1, 2, 4):
-        with rfrope.threads(count):
-            found.append(many_lags_job())
-    assert len(transforms) == 12
-    assert all(same(found[0], one) for one in found)
-
-
 @campaign
 @pytest.mark.parametrize("job", ["scores", "kernel", "many lags"])
 def test_memory_does_not_grow_with_the_draws(job, peak, request):
@@ -476,8 +465,7 @@ def test_scores_of_sets_do_not_depend_on_how_lags_are_cut(monkeypatch, shapes):
     np.testing.assert_allclose(cut.variance.value, whole.variance.value, rtol=1e-12, atol=1e-12)
 
 
-def test_whether_errors_are_trusted_is_known_to_a_compiler():
-    torch = library("torch").module
+def test_whether_errors_are_trusted_is_known_to_a_compiler(torch):
     lags = torch.tensor([0.0, 1e-4, 1e-3, 0.1], dtype=torch.float64)
     found = estimate_kernel(lags, rfrope.kernel("cauchy", scale=100.0), n_samples=300, rng=1)
     marked = torch.compile(lambda x: x * found.trusted, backend="eager", fullgraph=True)(torch.ones(4))

@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 from campaign import campaign
+from conftest import tuples
 from owned import check_owned
 
 import rfrope
@@ -46,12 +47,7 @@ def test_the_share_of_sines_is_the_odd_part_of_the_score(blocks, pairing, xp):
 
 @pytest.mark.parametrize(
     ("q", "omega", "lag_shape", "shape"),
-    [
-        ((8,), (4,), (), ()),
-        ((7, 1, 8), (4,), (5,), (7, 5)),
-        ((7, 8), (3, 2), (7, 2), (7,)),
-        ((2, 6, 5, 8), (6, 4, 3), (5, 3), (2, 6, 5)),
-    ],
+    tuples("analysis/shapes.json", "share"),
 )
 def test_shapes_of_the_share(q, omega, lag_shape, shape):
     a, b = RNG.normal(size=(2, *q))

@@ -5,25 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 from campaign import campaign
+from conftest import rows, tuples
 
 import rfrope
 from rfrope import analysis, kernels
 
 # -- fit_kernel: what was put in comes out -----------------------------------------------------------------------------
 
-LAWS = [  # at scales that no grid holds
-    "gaussian(scale=31.7)",
-    "cauchy(scale=23.3)",
-    "exponential(scale=47.1)",
-    "sinc(bandwidth=0.0917)",
-    "matern(nu=1.57, scale=16.9)",
-    "rational_quadratic(alpha=1.43, scale=24.7)",
-    "power_exponential(exponent=1.37, scale=33.3)",
-    "log_uniform(low=0.00123, high=0.87)",
-    "periodic(period=97.3, scale=0.71)",
-    "shell(radius=0.1234)",
-    "constant()",
-]
+LAWS = rows("analysis/fits.json", "laws")
 
 
 @campaign
@@ -83,12 +72,7 @@ def test_fewer_parameters_come_first_among_equals():
 
 @pytest.mark.parametrize(
     ("law", "name", "limits"),
-    [
-        ("gaussian(scale=1e7)", "gaussian", ("scale",)),  # slower than what is sought
-        ("gaussian(scale=1e-4)", "gaussian", ("scale",)),  # faster
-        ("gaussian(scale=20)", "gaussian", ()),
-        ("sinc(bandwidth=0.1)", "power_exponential", ()),  # whose exponent ends at 2 by its nature
-    ],
+    tuples("analysis/fits.json", "limits"),
 )
 def test_limits_of_the_search_are_named(law, name, limits):
     (found,) = analysis.fit_kernel(rfrope.sample(law, 64, design="quantile"), 64, names=[name])

@@ -1,7 +1,5 @@
 """Properties of every backend that runs on the CPU here: of compiled loops, and of the text of CUDA's kernels."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import math
@@ -187,27 +185,6 @@ def test_rounding_is_to_nearest_even_over_the_whole_range(turning_here, dtype):
         wanted = rfrope.rotate(x, 0, rfrope.geometric(8), scale=0.3)
     np.testing.assert_array_equal(np.isnan(doubles(scaled)), np.isnan(doubles(wanted)))
     np.testing.assert_allclose(doubles(scaled)[rows], doubles(wanted)[rows], rtol=EPSILON[dtype], atol=SMALLEST[dtype])
-
-
-def test_out_may_lie_over_the_angles(turning_here):
-    """The generic function has read them before it writes; so many rows that loops would write before they read."""
-    rows = 5000
-    calls = [
-        lambda x: rfrope.rotate(x, x[:, 0], rfrope.geometric(4), out=x),
-        lambda x: rfrope.rotate(x, np.arange(rows), x[0, :4], out=x),
-        lambda x: rfrope.rotate(x, np.arange(rows), np.ones(4), shift=x[::-1, :4], out=x),
-        lambda x: rfrope.rotate_by_phases(x, x[:, 4:], out=x),
-        lambda x: rfrope.rotate_by_phases(x, x[::-1, :4], out=x),
-        lambda x: rfrope.rotate_by_table(x, x[:, :4], x[::-1, 4:], out=x),
-        lambda x: rfrope.rotate(x, np.arange(rows), np.ones(4), scale=np.abs(x[-1, 4:]), out=x),
-    ]
-    for call in calls:
-        x = np.random.default_rng(3).standard_normal((rows, 8))
-        with without_backends():
-            wanted = call(x.copy())
-        for _ in range(2):
-            with turning_here():
-                np.testing.assert_allclose(call(x.copy()), wanted, rtol=0, atol=1e-14)
 
 
 GOOD = {"x": np.ones((3, 8)), "positions": np.asarray([0.0, 5.0, -9.0]), "frequencies": rfrope.geometric(4)}

@@ -1,7 +1,5 @@
 """How loops are compiled and kept on disk."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 import sys

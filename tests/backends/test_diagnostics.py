@@ -1,7 +1,5 @@
 """What ``rfrope doctor`` finds: whatever is broken becomes a reason, and what to type next."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Compiled estimators: which of them run, tiles and chunks, the tables of laws, and the same bits on any threads."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import itertools
@@ -285,15 +283,6 @@ def test_radii_are_those_of_the_transport(name):
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
-
-
-def test_memory_does_not_grow_with_the_trials(peak):
-    peaks = []
-    for n_trials in (2**16, 2**19):
-        peak(anew=True)
-        estimate(n_trials=n_trials)
-        peaks.append(peak())
-    assert peaks[1] < 1.5 * peaks[0] + 2**17
 
 
 @pytest.mark.parametrize("n_lags", [1, 63, 64, 1000, 2**20])

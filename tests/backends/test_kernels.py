@@ -1,7 +1,5 @@
 """The kernel of Triton, run on a device or by its interpreter, against the generic function on the CPU."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

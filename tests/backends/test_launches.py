@@ -1,7 +1,5 @@
 """Launches of the Triton kernel: how many, how many bytes they touch, and machine code made without a device."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Small tensors with gradients are turned at once, as one node whose gradients are those of the operators."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from contextlib import nullcontext

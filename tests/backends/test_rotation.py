@@ -1,7 +1,5 @@
 """The compiled rotation: equal to the generic one for any shape, stride and type, and seen to be what ran."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import weakref
@@ -420,8 +418,7 @@ def test_a_rope_turns_as_the_generic_function(sections, inverse, dtype, ran, rng
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_tensors_of_a_rope_are_turned_at_once(dtype, ran):
-    torch = library("torch").module
+def test_tensors_of_a_rope_are_turned_at_once(dtype, ran, torch):
     rope = rfrope.Rope(rfrope.geometric(16))
     x = torch.randn((2, 4, 3, 40), generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
     for turn, at in itertools.product(range(3), (np.arange(3), torch.arange(3), torch.arange(3.0))):
@@ -457,11 +454,6 @@ def test_plans_are_kept_in_one_bounded_cache(call):
 # -- who may use the loops ---------------------------------------------------------------------------------------------
 
 OMEGA = rfrope.geometric(4)
-
-
-@pytest.fixture
-def torch():
-    return library("torch").module
 
 
 def test_torch_on_the_cpu_is_turned_where_it_lies(torch, ran):
@@ -539,13 +531,6 @@ def test_torch_notices_what_was_written_in_place(torch):
     rfrope.rotate(x, p, w, out=x)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         total.backward()
-
-
-def test_torch_views_that_negate_stay_right(torch):
-    p, w, x = torch.arange(3), torch.from_numpy(OMEGA), torch.ones(3, 8, dtype=torch.float64)
-    negative = torch.complex(x, x).conj().imag
-    assert negative.is_neg()
-    torch.testing.assert_close(rfrope.rotate(negative, p, w), -rfrope.rotate(x, p, w), rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["array-api-strict", "jax", "dask"])

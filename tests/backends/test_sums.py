@@ -1,14 +1,11 @@
 """Sums over lags on the CPU: the way that is taken, what transforms promise, and the same bits for every executor."""
 
-from __future__ import annotations
-
 import math
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-from campaign import HANGS, campaign
+from campaign import campaign
 from places import NO_LOOPS
 from plain_angles import angles_of
 from rotation_calls import laid, without_backends
@@ -168,23 +165,6 @@ def test_every_number_of_threads_gives_the_same_bits():
     for transformed, direct in results[1:]:
         assert np.array_equal(transformed, results[0][0])
         assert np.array_equal(direct, results[0][1])
-
-
-@pytest.mark.campaign
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
-def test_transforms_work_after_a_fork():
-    code = """
-import os, numpy as np, rfrope
-def job():
-    return rfrope.estimate_kernel(np.arange(300.0), "gaussian(scale=4)", n_samples=2**19, rng=0).value
-before = job()
-child = os.fork()
-if child == 0:
-    os._exit(0 if np.array_equal(job(), before) else 1)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), np.array_equal(job(), before))
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
-    assert (run.stdout.split(), run.stderr) == (["0", "True"], "")
 
 
 # -- memory that starts anywhere ---------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Operators of torch: gradients of every argument, gradients of those, and one node in a compiled or exported graph."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import pathlib
@@ -12,10 +10,12 @@ import pytest
 from campaign import campaign
 from conftest import rows
 from places import backend
+from rotation_calls import DTYPES, PAIRINGS, laid, numpy_dtype, watched
 
 import rfrope
 from rfrope._core import blocks, dispatch
-from rfrope.rotation import turning
+from rfrope._core.blocks import MAGNITUDES
+from rfrope.rotation import rotate_polar, turning
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch, about its own use of it
@@ -158,15 +158,24 @@ def test_a_rotation_is_one_node_of_a_full_graph_without_warnings(form, compiled)
     assert found == [["rfrope.turn.default"]]
 
 
-@pytest.mark.parametrize("argument", ["x", "frequencies", "positions"])
-def test_vmap_inside_a_compiled_graph(argument, compiled):
-    fixed = {"x": uniform(2, 5, 8), "positions": POSITIONS, "frequencies": uniform(3, 4)[0]}
-    stack = {"x": uniform(3, 2, 5, 8), "positions": uniform(3, 5), "frequencies": uniform(3, 4)}[argument]
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [
+        *((rfrope.rotate, one) for one in ("x", "frequencies", "positions")),
+        *((rotate_polar, one) for one in ("magnitudes", "frequencies", "shift")),
+    ],
+)
+def test_vmap_inside_a_compiled_graph_and_outside(function, argument, compiled):
+    stacks = {"positions": uniform(3, 5), "frequencies": uniform(3, 4), "shift": uniform(3, 4)}
+    stacks |= {"x": uniform(3, 2, 5, 8)} if function is rfrope.rotate else {"magnitudes": uniform(3, 2, 5, 4)}
+    fixed = {name: stack[0] for name, stack in stacks.items()} | ({"softplus": True} if "magnitudes" in stacks else {})
 
     def mapped(values):
-        return torch.func.vmap(lambda v: rfrope.rotate(**fixed | {argument: v}))(values)
+        return torch.func.vmap(lambda v: function(**fixed | {argument: v}))(values)
 
-    torch.testing.assert_close(compiled(mapped, backend="aot_eager")(stack), mapped(stack), rtol=1e-14, atol=1e-14)
+    expected = torch.stack([function(**fixed | {argument: v}) for v in stacks[argument]])
+    for call in (mapped, compiled(mapped, backend="aot_eager")):
+        torch.testing.assert_close(call(stacks[argument]), expected, rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize("dims", [(0, None), (1, None), (2, None), (None, 1), (0, 1), (2, 0)])
@@ -193,22 +202,26 @@ class Calls(torch.nn.Module):
         turned = rfrope.rotate(x, positions, frequencies, shift=0.3, scale=1.1, inverse=True)
         turned = rfrope.rotate_by_phases(turned, positions[:, None] * 0.125, pairing="interleaved")
         cos, sin = rfrope.rotation_table(positions, frequencies)
-        return rfrope.rotate_by_table(turned, cos, sin, out_pairing="interleaved"), cos
+        polar = rotate_polar(x[..., :4], positions, frequencies, softplus=True, shift=-0.3, pairing="interleaved")
+        back = rotate_polar(polar, positions, frequencies, inverse=True, pairing="interleaved")
+        return rfrope.rotate_by_table(turned, cos, sin, out_pairing="interleaved"), cos, polar, back
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_operators_become_torchs_own_for_the_exporter_to_onnx(monkeypatch):
     """It knows no others and makes numbers of Python float32; results keep their bits."""
     x, positions = uniform(2, 5, 10), POSITIONS + 131_071
-    assert "rfrope" in str(torch.export.export(Calls(), (x, positions), strict=False).graph)
+    whole = torch.export.export(Calls(), (x, positions), strict=False)
+    assert str(whole.graph).count("rfrope.turn") >= 4
     monkeypatch.setattr("rfrope._backends.torch.rotation._is_for_onnx", lambda: True)
     program = torch.export.export(Calls(), (x, positions), strict=False)
     monkeypatch.undo()
     assert "rfrope" not in str(program.graph)
     numbers = [one for node in program.graph.nodes for one in node.args if type(one) is float]
     assert numbers == [float(np.float32(number)) for number in numbers] != []
-    for found, expected in zip(program.module()(x, positions), Calls()(x, positions), strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=2e-15)
+    for one in (whole, program):
+        for found, expected in zip(one.module()(x, positions), Calls()(x, positions), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=4e-15)
 
 
 @pytest.mark.parametrize(
@@ -238,26 +251,32 @@ def test_inductor_gives_the_same_bits(ci, monkeypatch, compiled):
 # -- products of features ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(5, 10), (1, 10), (10,), (3, 1, 10), (3, 5, 10), (1, 1, 10), (2, 3, 5, 10)], ids=str)
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-@pytest.mark.parametrize("pairings", [("half", "half"), ("interleaved", "half"), ("half", "interleaved")], ids=str)
-@pytest.mark.parametrize("layout", ["dense", "heads last", "every second", "broadcast"])
-def test_sums_of_products_by_loop_and_by_the_generic_function(shape, dtype, pairings, layout):
-    rng = np.random.default_rng(1)
-    x, y = (rng.standard_normal((2, 3, 5, 20)).astype(dtype) for _ in range(2))
-    if layout == "heads last":
-        x = x.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3)
-    elif layout == "every second":
-        y = np.repeat(y, 2, axis=-1)[..., ::2]
-    elif layout == "broadcast":
-        x, y = x[0, :1], np.broadcast_to(np.ones((), dtype), y.shape)
+FORMS = [  # layouts of x and y, and whether x is under a softplus
+    *((pairings, False) for pairings in (("half", "half"), ("interleaved", "half"), ("half", "interleaved"))),
+    *(((MAGNITUDES, pairing), softplus) for pairing in PAIRINGS for softplus in (False, True)),
+    *(((pairing, MAGNITUDES), False) for pairing in PAIRINGS),
+]
+SUMS = [(5, 10), (1, 10), (10,), (3, 1, 10), (3, 5, 10), (1, 1, 10), (1, 5, 10), (2, 3, 5, 10)]
+
+
+@pytest.mark.parametrize(("layouts", "softplus"), FORMS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("memory", ["dense", "stepped", "transposed", "broadcast"])
+def test_sums_of_products_by_loop_and_by_the_generic_function(layouts, softplus, dtype, memory, rng):
     backend("cpu", "rotation")
-    assert dispatch.backend_place(blocks.shared_coefficients, x, y) == "cpu"
-    found = blocks.shared_coefficients(x, y, shape, *pairings, np)
-    expected = blocks.shared_coefficients.generic(x.astype(np.float64), y.astype(np.float64), shape, *pairings, np)
-    for one, other in zip(found, expected, strict=True):
-        assert (one.shape, one.dtype) == (shape, np.float64)
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+    shapes = [(2, 3, 5, 10 if layout == MAGNITUDES else 20) for layout in layouts]
+    x, y = (laid(rng.standard_normal(shape).astype(numpy_dtype(dtype)), memory) for shape in shapes)
+    x = x[0, :1] if memory == "broadcast" else x
+    bound = 1e-12 if not softplus or dtype == "float64" else 1e-5
+    for shape in SUMS:
+        with watched() as ran:
+            found = blocks.shared_coefficients(x, y, shape, *layouts, np, softplus)
+        assert ran == ["shared_coefficients"]
+        wide = x.astype(np.float64), y.astype(np.float64)
+        expected = blocks.shared_coefficients.generic(*wide, shape, *layouts, np, softplus)
+        for one, other in zip(found, expected, strict=True):
+            assert (one.shape, one.dtype) == (shape, np.float64)
+            np.testing.assert_allclose(one, other, rtol=0, atol=bound)
 
 
 def test_sums_of_products_do_not_depend_on_threads():

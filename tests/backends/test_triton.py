@@ -1,7 +1,5 @@
 """The Triton backend as calls reach it: who is served, what is left to others, gradients, operators and graphs."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import types

@@ -10,11 +10,6 @@ from conftest import library
 from rfrope._core import array, blocks, libraries
 
 
-def test_namespace_comes_from_the_arrays(xp):
-    space = array.namespace(x=xp([1.0]), y=[2.0], z=None)
-    assert xp.owns(space.asarray([1.0], device=xp.device))
-
-
 @pytest.mark.parametrize("dtype", [*"bBhHiIlLqQefd", ">f8", ">i4", "?", "g", "D", "M8[s]", "U3"])
 def test_plain_arrays_pass_quickly_as_others_pass_slowly(dtype):
     class Subclass(np.ndarray):
@@ -41,21 +36,6 @@ def test_bounds_hold_for_every_element(size):
         for given in (values, values[::2]):
             assert array.all_within(given, bound, np) == (abs(one) <= bound)
     assert array.all_within(np.ones((0, 3)), bound, np)
-
-
-def test_host_and_back(xp):
-    for values in ([1.0, 2.5], [[1, 2], [3, 4]], 7.0, []):
-        x = xp(values)
-        host = array.to_host(x)
-        assert isinstance(host, np.ndarray)
-        np.testing.assert_array_equal(host, values)
-        assert xp.owns(array.from_host(host, array.namespace(x=x), device=array.device(x)))
-
-
-def test_explicit_namespaces(xp):
-    space = array.named_namespace(xp.module)
-    assert xp.owns(space.asarray([1.0], device=xp.device))
-    assert array.named_namespace(None) is np
 
 
 def test_a_device_without_float64():

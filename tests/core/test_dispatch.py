@@ -4,7 +4,6 @@ import importlib
 import inspect
 import pathlib
 import pkgutil
-import re
 import subprocess
 import sys
 import types
@@ -12,12 +11,11 @@ import types
 import numpy as np
 import pytest
 from campaign import HANGS
-from conftest import library, rows
+from conftest import library
 
 import rfrope
 from rfrope import heads, montecarlo  # noqa: F401 - they declare backends
-from rfrope._backends import cpu, cuda
-from rfrope._backends.cuda import device
+from rfrope._backends import cpu
 from rfrope._core import array, dispatch, sums
 from rfrope.rotation.turning import rotated
 
@@ -98,8 +96,7 @@ def test_plain_memory_reaches_the_loops_and_other_memory_does_not():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own use of torch.jit
-def test_torch_reaches_loops_without_gradients_and_operators_where_it_is_recorded():
-    torch = library("torch").module
+def test_torch_reaches_loops_without_gradients_and_operators_where_it_is_recorded(torch):
     x, w = torch.ones(3, 8), torch.ones(4, requires_grad=True)
 
     class Own(torch.Tensor):
@@ -148,56 +145,6 @@ def test_a_backend_that_cannot_be_imported_is_not_used_and_other_errors_are_not_
     assert looked_up("cpu") is None
     monkeypatch.setattr(dispatch, "_FOUND", {})
     assert place(np.ones(3)) == ""
-
-
-@pytest.mark.parametrize("missing", ["cupy", "rfrope._backends.cuda.rotation"])
-def test_without_cupy_or_its_backend_there_is_none_for_cuda(monkeypatch, missing):
-    a_cupy(monkeypatch)
-    assert looked_up("cuda") is not None
-    monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delattr(cuda, "rotation", raising=False)
-    device.check.cache_clear()
-    assert looked_up("cuda") is None
-
-
-def a_cupy(monkeypatch, *, capability=(9, 0), devices=1, compiler=12):
-    """Put a CuPy in place that has some devices, and forget what was found out before."""
-
-    def count():
-        if not devices:
-            raise RuntimeError("cudaErrorInsufficientDriver")
-        return devices
-
-    def properties(number):
-        return dict(zip(("major", "minor"), capability if number == devices - 1 else (9, 0), strict=True))
-
-    runtime = types.SimpleNamespace(getDeviceCount=count, getDeviceProperties=properties)
-    cupy, nvrtc = types.ModuleType("cupy"), types.ModuleType("nvrtc")
-    cupy.cuda = types.SimpleNamespace(runtime=runtime)
-    if compiler:
-        nvrtc.getVersion = lambda: (compiler, 0)
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.nvrtc", nvrtc)
-    for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    device.check.cache_clear()
-
-
-MACHINES = rows("core/dispatch.json", "machines")
-
-
-@pytest.mark.parametrize("reason", MACHINES)
-def test_a_device_that_cannot_run_the_kernels_is_not_used(monkeypatch, reason):
-    a_cupy(monkeypatch, **MACHINES[reason])
-    with pytest.raises(ImportError, match=re.escape(reason)):
-        dispatch.load(dispatch.CUDA.rotation)
-    assert looked_up("cuda") is None
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_known_of_cuda():
-    yield
-    device.check.cache_clear()
 
 
 def test_the_library_of_an_array_is_not_imported_to_choose():

@@ -8,6 +8,7 @@ from conftest import library
 
 import rfrope
 from rfrope._core import array, lazy
+from rfrope.rotation import rotate_polar
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 3, 10, 16), dtype=np.float32)  # batch, heads, tokens, d
@@ -32,6 +33,9 @@ TURNS = {
     "rerotate": lambda x: rfrope.rotation.rerotate(x, TOKENS, LINE, LINE / 2),
     "relocate": lambda x: rfrope.rotation.relocate(x, TOKENS, TOKENS + 9, LINE),
     "phases": lambda x: rfrope.rotate_by_phases(x, np.outer(TOKENS, LINE), scale=0.5),
+    "polar": lambda x: rotate_polar(x, TOKENS, np.geomspace(0.1, 1.0, 16), scale=np.full((10, 1), 2.0)),
+    "polar, softplus": lambda x: rotate_polar(x, TOKENS[:, None], np.ones((3, 16, 1)), softplus=True, shift=-0.5),
+    "polar, inverse": lambda x: rotate_polar(x, TOKENS, LINE, inverse=True),
     "table": lambda x: rfrope.rotate_by_table(x, *rfrope.rotation_table(PACKED, LINE), pairing="interleaved"),
 }
 
@@ -43,15 +47,17 @@ def dask():
 
 @pytest.mark.parametrize("name", TURNS)
 def test_a_dask_array_is_turned_block_by_block_in_one_task_each(name, dask):
-    x = dask.from_array(X, chunks=CHUNKS)
+    given = abs(X) if name == "polar" else X
+    x = dask.from_array(given, chunks=CHUNKS)
     turned = TURNS[name](x)
-    assert turned.chunks == (x[..., 0, :] if "one token" in name else x).chunks
+    width = {"polar": 32, "polar, softplus": 32, "polar, inverse": 8}.get(name, 16)
+    assert turned.chunks == (*(x[..., 0, :] if "one token" in name else x).chunks[:-1], (width,))
     blocks = turned.npartitions
     before = len((x[..., 0, :] if "one token" in name else x).__dask_graph__())
     assert len(turned.__dask_graph__()) - before <= blocks + 18  # and one for each part of what is cut as x is
     found = turned.compute()
     assert found.dtype == X.dtype
-    np.testing.assert_array_equal(found, TURNS[name](X))
+    np.testing.assert_array_equal(found, TURNS[name](given))
 
 
 def test_features_in_several_blocks_become_one_and_lazy_positions_stay_lazy(dask):
@@ -69,6 +75,12 @@ WRONG = {
     "do not broadcast": lambda x: {"positions": np.arange(11)},
     "out was given": lambda x: {"out": x},
 }
+
+
+def test_negative_magnitudes_are_seen_when_they_are_computed(dask):
+    later = rotate_polar(dask.from_array(X, chunks=CHUNKS), TOKENS, np.ones(16))
+    with pytest.raises(ValueError, match="negative"):
+        later.compute()
 
 
 @pytest.mark.parametrize("words", WRONG)
@@ -114,8 +126,7 @@ def test_a_numpy_function_of_arrays_of_any_library(xp, last_axis):
     np.testing.assert_allclose(xp.host(got), function(xp.host(x)))
 
 
-def test_gradients_are_not_dropped_silently():
-    torch = library("torch").module
+def test_gradients_are_not_dropped_silently(torch):
     x = torch.ones(2, dtype=torch.float64, requires_grad=True)
     with pytest.raises(TypeError, match=r"^lags requires a gradient"):
         rfrope.bochner.from_density(lambda w: 0.5 * np.exp(-np.abs(w))).phi(x)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import library
+from conftest import library, tuples
 
 from rfrope._core import overlap
 
@@ -20,18 +20,7 @@ def test_memory_is_compared(name):
     assert overlap.overlap_of(buffer, buffer[:, :]) is SAME or name == "array-api-strict"
 
 
-SHARED = [
-    ((4, 4), (8, 8), True),  # windows that slide
-    ((4, 4), (32, 8), False),
-    ((4, 4), (8, 32), False),
-    ((4, 4), (24, 8), True),
-    ((4, 2), (16, 32), True),
-    ((3,), (4,), True),  # half an element on
-    ((1, 4), (0, 8), False),
-    ((4, 1), (0, 8), True),
-    ((4,), (-8,), False),
-    ((0, 4), (8, 8), False),
-]
+SHARED = tuples("core/overlap.json", "shared")
 
 
 @pytest.mark.parametrize(("shape", "strides", "shared"), SHARED)

@@ -127,12 +127,11 @@ def test_matern_against_mpmath(nu):
 
 
 @pytest.mark.parametrize("nu", [0.3, 0.8, 1.0, 2.2, 2.5, 7.3, 30.0])
-def test_matern_is_differentiable_and_traceable(nu):
+def test_matern_is_differentiable_and_traceable(nu, jax):
     """Slopes against mpmath, far out and beside 0 too, and a single compiled function of JAX."""
     t = np.array([1e-6, 0.3, 1.0, 1.9, 2.0, 2.1, 7.0, 30.0])
     exact = [float(mp.diff(lambda v: matern_reference(nu, v), mp.mpf(float(v)), h=mp.mpf("1e-15"))) for v in t]
     torch, jnp = library("torch").module, library("jax").module
-    import jax
 
     x = torch.tensor([0.0, *t], requires_grad=True, dtype=torch.float64)
     special.matern(nu, x, space(library("torch"))).sum().backward()
@@ -198,10 +197,9 @@ def test_sphere_mean_cos_against_mpmath(order):
 
 
 @pytest.mark.parametrize("order", [0.0, 1.0, 1.5])
-def test_sphere_mean_cos_is_differentiable(order):
+def test_sphere_mean_cos_is_differentiable(order, jax):
     """The derivative is ``-t L_(order+1)(t) / (2 order + 2)`` (DLMF 10.6.6)."""
     jnp = library("jax").module
-    import jax
 
     t = np.array([0.0, 0.3, 4.0, 6.0, 30.0])
     slopes = jax.vmap(jax.grad(lambda v: special.sphere_mean_cos(order, v, jnp)))(jnp.asarray(t))
@@ -279,8 +277,7 @@ def test_phi_and_its_slope_of_every_library(low, high, xp):
     assert np.all((np.abs(xp.host(got) - kernel.phi(lags)) <= bound)[: 20 if single else None])
 
 
-def test_an_infinite_lag_and_none_at_all():
-    torch = library("torch").module
+def test_an_infinite_lag_and_none_at_all(torch):
     far = torch.tensor([math.inf, 1e300, 0.0], dtype=torch.float64, requires_grad=True)
     found = rfrope.kernel("log_uniform").phi(far)
     assert found.tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-290)

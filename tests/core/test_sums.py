@@ -55,8 +55,7 @@ def test_coefficients_meet_waves_as_a_product_summed(one, other, blocks, seed):
 
 @pytest.mark.parametrize("budget", [1, 7, 40, 2**20])
 @pytest.mark.parametrize(
-    ("positions", "frequencies", "cosine"),
-    rows("core/sums.json", "sums_over_blocks_in_parts_of_any_size"),
+    ("positions", "frequencies", "cosine"), rows("core/sums.json", "sums_over_blocks_in_parts_of_any_size")
 )
 @pytest.mark.parametrize("which", ["both", "cosine", "neither"])
 def test_sums_over_blocks_in_parts_of_any_size(budget, positions, frequencies, cosine, which, monkeypatch, rng):

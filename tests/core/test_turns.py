@@ -78,10 +78,9 @@ def test_position_zero_is_the_identity_to_the_bit(xp):
 
 
 @pytest.fixture
-def narrow_jax():
+def narrow_jax(jax):
     """JAX without float64."""
     lib = library("jax")
-    import jax
 
     disabled = getattr(jax, "enable_x64", None)
     with disabled(False) if disabled is not None else contextlib.nullcontext():
@@ -134,9 +133,8 @@ def test_without_float64_lists_of_positions(narrow_jax):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_jit_with_everything_traced_keeps_the_contract(dtype):
+def test_jit_with_everything_traced_keeps_the_contract(dtype, jax):
     jax_library = library("jax")
-    import jax
 
     p, w = np.asarray(POSITIONS), np.asarray(FREQUENCIES, dtype=dtype)
     cos, sin = jax.jit(rfrope.rotation_table)(jax_library(p), jax_library(w))
@@ -209,8 +207,7 @@ def test_words_are_turns_to_two_units(scale):
 
 @pytest.mark.parametrize("known", [True, False], ids=["of the host", "of a tensor"])
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "float64", "float32", "bfloat16"])
-def test_waves_are_exact_to_float32(dtype, known):
-    torch = library("torch").module
+def test_waves_are_exact_to_float32(dtype, known, torch):
     numbers = {"int32": [0, 1, -1, 2**31 - 1], "uint8": [0, 7, 255], "bfloat16": [0.5, -3.25, 256.0]}
     numbers["float64"] = [*FRACTIONS, 2.0**53 - 1]
     numbers["float32"] = [0.1, -0.3, 131071.25, 1e-6, -(2.0**24)]
@@ -236,9 +233,8 @@ def test_waves_of_several_axes_heads_and_a_shift():
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_waves_of_what_is_not_finite_are_nan(wrong):
+def test_waves_of_what_is_not_finite_are_nan(wrong, torch):
     """Words cannot say it, nor can they hold it."""
-    torch = library("torch").module
     at, omega, shift = (torch.tensor(one) for one in ([[1.0], [2.0]], [[0.5], [0.25], [0.125]], [0.1, 0.2, 0.3]))
     xp = array.namespace(p=at)
     for name, place in (("positions", (0, 0)), ("frequencies", (1, 0)), ("shift", (2,))):

@@ -3,8 +3,6 @@
 With ``-s`` the compiler's report on each kernel is printed; the file that RFROPE_COMPILE_LOG names gets it, too.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re
@@ -13,6 +11,7 @@ import sys
 import nvrtc
 import pytest
 from campaign import campaign, sparse
+from conftest import tuples
 from emulator import kernels
 
 from rfrope._backends import cuda
@@ -26,20 +25,7 @@ SOURCES = tuple(sorted(path.stem for path in pathlib.Path(cuda.__file__).parent.
 # For the first pattern that fits a kernel's name: most registers of a thread, instructions (those that only wait
 # included) and bytes of a stack, on any architecture. A multiprocessor has 65536 registers: 4 blocks of 256 threads
 # with 64 of them, 3 with 80, 2 with 128. A stack is that of cos and sin of large phases, by the library's reduction.
-LIMITS = {
-    "estimators": {
-        r"score_sums<\w+, 1, 1>": (80, 5500, 40),
-        r"score_sums<.*>": (128, 5500, 40),
-        r".*": (80, 4000, 0),
-    },
-    "sums": {r"sum_few<\w+, 1, 2>": (96, 3500, 0), r"sum_any<\w+>": (112, 3500, 40), r".*": (80, 3500, 0)},
-    "rotation": {
-        r"rotate<\w+, 1, PHASES, \w+>": (64, 1200, 40),
-        r"rotate<\w+, 1, .*>": (64, 1200, 0),
-        r"rotate<\w+, \d, PHASES, \w+>": (80, 1500, 40),
-        r"rotate<.*>": (80, 1500, 0),
-    },
-}
+LIMITS = tuples("cuda/compile.json", "limits")
 
 
 @campaign

@@ -1,14 +1,11 @@
 """The device to CUDA, as far as it can be gone through without a device: views, streams, sources and launches."""
 
-from __future__ import annotations
-
 import importlib.util
 import warnings
 
 import numpy as np
 import pytest
 import stand_in
-from conftest import library
 
 from rfrope._backends.cuda import device
 
@@ -19,8 +16,7 @@ def numpy_for_cupy(monkeypatch):
 
 
 @pytest.mark.usefixtures("numpy_for_cupy")
-def test_tensors_are_viewed_without_a_copy():
-    torch = library("torch").module
+def test_tensors_are_viewed_without_a_copy(torch):
     base = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4)
     for tensor in (base, base[:, ::2], base.transpose(0, 2), base[1:, :0], torch.tensor(2.5), base[0, 0].expand(5, 4)):
         view = device.view(tensor)
@@ -39,8 +35,7 @@ def test_tensors_are_viewed_without_a_copy():
 
 
 @pytest.mark.usefixtures("numpy_for_cupy")
-def test_numbers_become_float64_in_the_library_they_come_from():
-    torch = library("torch").module
+def test_numbers_become_float64_in_the_library_they_come_from(torch):
     for tensor in (torch.tensor([1, 2]), torch.tensor([1.0, 2.0], dtype=torch.bfloat16)):
         found = device.doubles(tensor, importlib.import_module("array_api_compat.torch"))
         assert found.dtype == np.float64

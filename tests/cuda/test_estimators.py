@@ -1,7 +1,5 @@
 """The estimators' CUDA kernels, run on the CPU: draws are the loops' bit for bit; plans, tiles, memory and tables."""
 
-from __future__ import annotations
-
 import math
 import re
 from fractions import Fraction
@@ -9,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from campaign import sparse
+from conftest import tuples
 from emulator import COMPILER, NO_COMPILER, emulation
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -174,15 +173,7 @@ def test_the_text_repeats_the_numbers_of_the_tables():
 
 @pytest.mark.parametrize(
     ("lags", "members", "tile"),
-    [
-        (1, 1, (1, 1)),
-        (2, 1, (1, 1)),
-        (3, 1, (4, 1)),
-        (17, 1, (4, 1)),
-        (1, 2, (1, 4)),
-        (1, 64, (1, 4)),
-        (64, 64, (1, 4)),
-    ],
+    tuples("cuda/estimators.json", "tiles"),
 )
 def test_tiles_suit_the_rows(lags, members, tile):
     assert backend._tile(lags, members, 1) == tile

@@ -1,7 +1,6 @@
 """Public calls on a stand-in for CuPy: the whole way on the host, from the arguments to the kernels and back."""
 
-from __future__ import annotations
-
+import re
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +9,13 @@ import calls
 import numpy as np
 import pytest
 import supported
+from conftest import rows
 from emulator import COMPILER, NO_COMPILER
 from rotation_calls import DTYPES
 from stand_in import Device, Stream, on_device, standing_in
 
 import rfrope
+from rfrope._backends import cuda
 from rfrope._backends.cuda import device
 from rfrope._core import dispatch
 from rfrope._core.libraries import TORCH
@@ -142,8 +143,7 @@ def test_threads_of_an_executor_work_on_the_device_of_the_arrays():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_tensors_are_turned_on_the_stream_of_torch(dtype, monkeypatch):
-    torch = pytest.importorskip("torch")
+def test_tensors_are_turned_on_the_stream_of_torch(dtype, monkeypatch, torch):
     x = torch.from_numpy(X.copy()).to(getattr(torch, dtype))
     given = x, torch.from_numpy(TOKENS), torch.from_numpy(OMEGA)
     wanted, place = rfrope.rotate(*given), device.place
@@ -173,23 +173,33 @@ def test_tensors_are_turned_on_the_stream_of_torch(dtype, monkeypatch):
 # -- machines that are refused -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("machine", "reason"),
-    [
-        ({"is_hip": True}, "CuPy is built for ROCm, and the kernels for CUDA"),
-        ({"capability": (6, 1)}, "compute capability 6.1"),
-    ],
-)
-def test_a_machine_that_cannot_run_the_kernels_runs_the_generic_function(machine, reason):
+MACHINES = rows("core/dispatch.json", "machines")
+
+
+@pytest.mark.parametrize("reason", MACHINES)
+def test_a_machine_that_cannot_run_the_kernels_runs_the_generic_function(reason):
     wanted = rfrope.rotate(X, TOKENS, OMEGA)
-    with standing_in(**machine) as there:
-        x, positions, omega = (on_device(one.copy()) for one in (X, TOKENS, OMEGA))
-        with pytest.raises(ImportError, match=reason):
-            device.check()
-        assert dispatch.backend_place(turning.rotated, x) == ""
-        found = rfrope.rotate(x, positions, omega)
-        assert there.of("launch") == []
-        np.testing.assert_allclose(found.get(), wanted, rtol=3e-7, atol=3e-7)
+    with standing_in(**MACHINES[reason]) as there:
+        with pytest.raises(ImportError, match=re.escape(reason)):
+            dispatch.load(dispatch.CUDA.rotation)
+        assert dispatch.backend_function(turning.rotated, "cuda") is None
+        if there.devices:
+            x, positions, omega = (on_device(one.copy()) for one in (X, TOKENS, OMEGA))
+            assert dispatch.backend_place(turning.rotated, x) == ""
+            found = rfrope.rotate(x, positions, omega)
+            assert there.of("launch") == []
+            np.testing.assert_allclose(found.get(), wanted, rtol=3e-7, atol=3e-7)
+
+
+@pytest.mark.parametrize("missing", ["cupy", "rfrope._backends.cuda.rotation"])
+def test_without_cupy_or_its_backend_there_is_none_for_cuda(missing):
+    with standing_in(), pytest.MonkeyPatch.context() as patch:
+        assert dispatch.backend_function(turning.rotated, "cuda") is not None
+        patch.setitem(sys.modules, missing, None)
+        patch.delattr(cuda, "rotation", raising=False)
+        patch.setattr(dispatch, "_FOUND", {})
+        device.check.cache_clear()
+        assert dispatch.backend_function(turning.rotated, "cuda") is None
 
 
 # -- repeated calls ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """The rotation's CUDA kernel, run on the CPU: which form of it runs, how work is cut, and what it computes far away."""
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sums over lags on a CUDA device: the kernels' text, run on the CPU, against exact moments; cuts, and what is read."""
 
-from __future__ import annotations
-
 import re
 
 import mpmath
@@ -143,8 +141,7 @@ def test_estimate_kernel_runs_on_the_device(quantity, text):
     np.testing.assert_allclose(got.stderr, wanted.stderr, rtol=1e-9, atol=1e-15)
 
 
-def test_torch_tensors_give_torch_tensors():
-    torch = pytest.importorskip("torch")
+def test_torch_tensors_give_torch_tensors(torch):
     xp, omega, lags = array.namespace(x=torch.ones(1)), normal(2, 50, 1), normal(2, 7, 1, seed=1).astype(np.float32)
     delta = torch.asarray(lags[0, :, 0])
     with emulation() as ran, pytest.MonkeyPatch.context() as patch:  # which ends before the emulation

@@ -83,9 +83,8 @@ def forms(name, x):
 
 
 @pytest.mark.parametrize("text", LAWS)
-def test_gradients_through_the_module_are_those_of_mpmath(text):
+def test_gradients_through_the_module_are_those_of_mpmath(text, torch):
     """Of ``sum_i a_i cos(3 omega_i) + b_i sin(3 omega_i)``, in which the module turns a vector of ones and zeros."""
-    torch = library("torch").module
     from rfrope.layers.torch import RotaryEmbedding
 
     rope = rfrope.design(text, head_dim=6, context=64, rng=5)
@@ -115,9 +114,8 @@ def test_gradients_through_the_module_are_those_of_mpmath(text):
     rows("designs/learning.json", "frequencies_are_those_of_the_rope_and_move_with_each_parameter"),
     ids=lambda options: str(options["kernel"])[:24],
 )
-def test_frequencies_are_those_of_the_rope_and_move_with_each_parameter(options):
+def test_frequencies_are_those_of_the_rope_and_move_with_each_parameter(options, torch):
     """By differences; and kernels of the parameters are those that were given."""
-    torch = library("torch").module
     axes = 2 if "2)" in str(options["kernel"]) or "axes" in options["kernel"] or "warp" in options["kernel"] else 1
     rope = rfrope.design(**options, head_dim=16, context=(64,) * axes, rng=0)
     law = learned_kernel(rope)
@@ -142,9 +140,8 @@ def test_a_geometric_ladder_has_a_base_to_learn_and_is_one_afterwards():
     assert crossed[0].high == 1.0
 
 
-def test_jax_gets_the_same_frequencies_and_derivatives_from_a_dict_of_parameters():
+def test_jax_gets_the_same_frequencies_and_derivatives_from_a_dict_of_parameters(jax):
     lib, torch = library("jax"), library("torch").module
-    import jax
 
     law = learned_kernel(rfrope.design("matern(nu=1.7, scale=16)", head_dim=16, context=64, heads=2, rng=0))
     slopes = jax.jit(jax.grad(lambda held: (law.frequencies(held) ** 2).sum()))(

@@ -44,10 +44,7 @@ def test_random_starts_of_the_table_are_reproduced():
 
 
 @campaign
-@pytest.mark.parametrize(
-    ("text", "max_lag", "least"),
-    rows("designs/optimising.json", "small_sets_are_the_best"),
-)
+@pytest.mark.parametrize(("text", "max_lag", "least"), rows("designs/optimising.json", "small_sets_are_the_best"))
 def test_small_sets_are_the_best(text, max_lag, least):
     assert optimise(text, 8, max_lag=max_lag).source.error["rms"] < 1.001 * least
 
@@ -68,8 +65,7 @@ def test_laws_of_one_frequency_are_met_exactly(text):
 
 @campaign
 @pytest.mark.parametrize(
-    ("text", "n", "max_lag"),
-    rows("designs/optimising.json", "a_fit_reaches_what_it_says_and_no_less_than_its_start"),
+    ("text", "n", "max_lag"), rows("designs/optimising.json", "a_fit_reaches_what_it_says_and_no_less_than_its_start")
 )
 def test_a_fit_reaches_what_it_says_and_no_less_than_its_start(text, n, max_lag):
     kernel = kernels.parse(text)

@@ -135,8 +135,7 @@ def test_a_long_first_key_does_not_vanish_beside_later_ones(kind, dtype, length)
     np.testing.assert_allclose(found, attention(make(q, w), make(k, w), v, True), atol=40.0 * np.finfo(dtype).eps)
 
 
-def test_half_precision_is_computed_in_float32_and_kept():
-    torch = library("torch").module
+def test_half_precision_is_computed_in_float32_and_kept(torch):
     x, w = torch.asarray(RNG.standard_normal((6, 4)) / 2.0), RNG.standard_normal((8, 4))
     x = x.to(torch.bfloat16)
     for kind in KINDS:

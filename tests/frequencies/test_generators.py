@@ -134,9 +134,7 @@ def test_what_frequencies_of_relatives_are(name):
     assert are_so(made, from_generators(made)[0].frequencies)
 
 
-GRADIENTS = {
-    "frequencies": lambda g: (from_generators(g[0])[0].frequencies ** 3).sum(),
-}
+GRADIENTS = {"frequencies": lambda g: (from_generators(g[0])[0].frequencies ** 3).sum()}
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
@@ -211,8 +209,7 @@ def test_groups_of_queries_have_the_basis_of_their_key():
         np.testing.assert_allclose(rope.rotate(queries[head], 3) @ rope.rotate(keys[own], 2), old, rtol=1e-10)
 
 
-def test_folding_passes_gradients_and_16_bits():
-    torch = library("torch").module
+def test_folding_passes_gradients_and_16_bits(torch):
     basis = torch.tensor(orthogonal(np.random.default_rng(19), 4))
     weight = torch.ones((8, 2), dtype=torch.bfloat16, requires_grad=True)
     folded = fold(weight, basis)

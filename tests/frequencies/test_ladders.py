@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from conftest import library
 from owned import check_owned
-from published_cases import check_case, read_case
 
 import rfrope
 from rfrope import arithmetic, geometric
@@ -63,9 +62,8 @@ def test_from_wavelengths_is_2_pi_over_them(xp):
     check_owned(xp, got, exact, rtol=3e-16)
 
 
-def test_jax_traces_wavelengths_and_xpos():
+def test_jax_traces_wavelengths_and_xpos(jax):
     lib = library("jax")
-    import jax
 
     assert np.isinf(np.asarray(jax.jit(from_wavelengths)(lib([0.0]))))
     slope = jax.grad(lambda v: from_wavelengths(v)[0])(lib([4.0]))
@@ -117,9 +115,8 @@ def test_scores_with_xpos_depend_on_the_lag_alone(xp, pairing):
     assert np.dot(xp.host(turned_q), other) != pytest.approx(expected, rel=1e-3), "another centre is another score"
 
 
-def test_without_float64_they_are_float32():
+def test_without_float64_they_are_float32(jax):
     lib = library("jax")
-    import jax
 
     if not hasattr(jax, "enable_x64"):
         pytest.skip("this jax cannot be without float64 for a while")
@@ -127,15 +124,3 @@ def test_without_float64_they_are_float32():
         for made in (from_wavelengths(lib([2.0], "float32")), xpos_scales(lib([100], "int32"), 3)):
             assert made.dtype == lib.dtype("float32")
         np.testing.assert_allclose(made, zeta(3)[None] ** (100 / 512), rtol=1e-6)
-
-
-# -- other people's outputs --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "base"), [("llama2_start_pos_cached", 10_000.0), ("llama3_theta5e5", 500_000.0)])
-def test_meta_llama_by_its_base(cases, name, base):
-    """Published Llama functions, executed: their rotations from the base alone."""
-    told, arrays = read_case(cases / "03_meta_complex", name)
-    w = geometric(64, base=base)
-    np.testing.assert_allclose(w, arrays["freqs"], rtol=1e-14)
-    check_case(told, arrays, w, arrays["positions"][:, None], ("xq", "xk"), 1e-11)

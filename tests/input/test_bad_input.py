@@ -100,9 +100,8 @@ def test_a_mask_is_never_dropped(folder):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=campaign if name.endswith(SLOW) else ()) for name in NAMES])
-def test_tensors_whose_sign_is_pending_count_as_what_they_are(name, folder):
+def test_tensors_whose_sign_is_pending_count_as_what_they_are(name, folder, torch):
     """As the imaginary part of a conjugate: NumPy cannot see such memory. One alone, and beside other tensors."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
     if name.startswith("plotting"):
         pytest.importorskip("matplotlib.pyplot")
     function, arguments = calls.calls(folder)[name]

@@ -41,8 +41,7 @@ def test_printable_keeps_what_it_is_asked_to_keep():
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_nested_tensors_are_refused_by_calls_that_are_prepared_too():
-    torch = pytest.importorskip("torch")
+def test_nested_tensors_are_refused_by_calls_that_are_prepared_too(torch):
     from rfrope.layers.torch import RotaryEmbedding
 
     x, at, rope = torch.ones(1, 2, 3, 8), torch.arange(3), rfrope.Rope([1.0, 0.5, 0.25, 0.125])

@@ -11,18 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from campaign import campaign, sparse
-from problems import (
-    FAMILIES,
-    N_DRAWS,
-    Z_BOUND,
-    has_density,
-    ks_bound,
-    ks_distance,
-    moment_z,
-    panels,
-    units,
-    worst,
-)
+from problems import FAMILIES, N_DRAWS, Z_BOUND, has_density, ks_bound, ks_distance, moment_z, panels, units, worst
 from scipy import integrate
 
 import rfrope
@@ -231,8 +220,7 @@ def test_identities():
         *("matern(nu=0.8, scale=(3, 4), ndim=2)", "matern(nu=30.0, scale=3)", "ball(ndim=2)", "shell(ndim=5)"),
     ],
 )
-def test_phi_can_be_compiled_by_jax(text, xp):
-    import jax
+def test_phi_can_be_compiled_by_jax(text, xp, jax):
 
     made = kernels.parse(text)
     lags = made.restore_shape(np.random.default_rng(0).normal(size=(7, made.ndim)))

@@ -18,11 +18,6 @@ from rfrope.designs import learned_kernel, points
 from rfrope.kernels.gradients import list_movable, move_points
 
 
-@pytest.fixture
-def torch():
-    return library("torch").module
-
-
 def learnable(value):
     return library("torch").module.tensor(value, dtype=library("torch").module.float64, requires_grad=True)
 
@@ -176,11 +171,8 @@ def test_gradients_are_those_of_differences_at_parameters_drawn_wide(law, torch)
 @pytest.mark.parametrize(
     "law", sparse(WALK, lambda law: law.ndim < 3 and law.name not in ("matern", "rational_quadratic")), ids=repr
 )
-def test_jax_compiles_and_maps_over_parameters_drawn_wide(law, torch):
+def test_jax_compiles_and_maps_over_parameters_drawn_wide(law, torch, jax):
     """Values are those of kernels with these numbers, and gradients those of torch."""
-    library("jax")
-    import jax
-
     values, u = drawn(law), cube(law)
 
     def summed(values):
@@ -220,11 +212,8 @@ def test_the_transport_is_that_of_the_kernel_to_the_ends_of_the_cube(text, shape
         assert (float(slope) == 0.0) == (abs(float(one.detach())) == 2.0**500)
 
 
-def test_derivatives_by_the_exponent_of_a_nearly_normal_law(torch):
+def test_derivatives_by_the_exponent_of_a_nearly_normal_law(torch, jax):
     """They grow as the logarithm of ``1 / (2 - exponent)``."""
-    library("jax")
-    import jax
-
     u, found = np.array([[0.5, 0.4, 0.8]]), []
     for exponent in map(learnable, (1.999, 2.0 - 1e-7, 2.0 - 1e-12)):
         found += [slope.item() for slope in torch.autograd.grad(moved(u, "stable", exponent=exponent)[0], exponent)]

@@ -14,7 +14,6 @@ from differentiable import CASES, FORMS, PAIRED, PAIRINGS, problems
 
 import rfrope
 from rfrope import analysis
-from rfrope._core import dispatch
 
 PAGES = [pathlib.Path(__file__).parents[2] / "docs" / "howto" / name for name in ("learning.rst", "learn_kernel.rst")]
 
@@ -59,9 +58,8 @@ def test_torch_gradients_at_zero_are_those_of_finite_differences(form, pairing):
 
 
 @pytest.mark.parametrize(("name", "form", "pairing"), JAX_CASES)
-def test_jax_derivatives_are_those_of_finite_differences(name, form, pairing):
+def test_jax_derivatives_are_those_of_finite_differences(name, form, pairing, jax):
     lib, problem = library("jax"), problems(form, pairing)[name]
-    import jax
     from jax.test_util import check_grads
 
     arguments = [lib(value) for value in problem.arguments()]
@@ -130,36 +128,8 @@ def test_gradients_of_the_mean_kernel_at_large_lags_are_the_analytic_ones(name):
 # -- learning frequencies ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("rotated", lambda x, at, w: rfrope.rotate(x, at, w)),
-        ("rotated", lambda x, at, w: rfrope.scores(x, x, at, at, w)),
-        ("cos_sin", lambda x, at, w: rfrope.rotation_table(at, w)[1]),
-        ("mean_cos", lambda x, at, w: analysis.mean_kernel(at, w)),
-    ],
-    ids=["rotate", "scores", "rotation_table", "mean_kernel"],
-)
-def test_a_parameter_goes_through_an_operator_and_loops_are_taken_without_gradients(name, call, monkeypatch):
-    torch, asked, find = library("torch").module, [], dispatch.backend_function
-    note = lambda function, place: asked.append((place, function.name)) or find(function, place)  # noqa: E731
-    monkeypatch.setattr(dispatch, "backend_function", note)
-    frequencies = torch.nn.Parameter(torch.asarray(rfrope.geometric(4)))
-    x, at = torch.ones(3, 8, dtype=torch.float64), torch.arange(3)
-    with_gradient = call(x, at, frequencies)
-    assert asked[0] == ("torch", name)
-    with_gradient.sum().backward()
-    asked.clear()
-    with torch.no_grad():
-        without = call(x, at, frequencies)
-    assert set(asked) <= {("cpu", name)}, "small dense tensors are turned at once, without any function of its name"
-    assert frequencies.grad.abs().sum() > 0.0
-    torch.testing.assert_close(with_gradient.detach(), without, rtol=1e-14, atol=1e-14)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_parameter_of_a_narrow_type_gets_the_gradient_of_float64_rounded_once(dtype, rng):
-    torch = library("torch").module
+def test_a_parameter_of_a_narrow_type_gets_the_gradient_of_float64_rounded_once(dtype, rng, torch):
     x = torch.asarray(rng.standard_normal((5, 8))).to(getattr(torch, dtype))
     at, start = torch.arange(5) + 10_000, torch.asarray(rfrope.geometric(4)).float()
     found = []

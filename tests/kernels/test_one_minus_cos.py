@@ -105,8 +105,7 @@ def test_slopes_of_matern_kernels_where_phi_rounds_to_1(nu, name):
     np.testing.assert_allclose(slopes, right, rtol=1e-11)
 
 
-def test_the_constant_kernel_has_a_slope():
-    torch = library("torch").module
+def test_the_constant_kernel_has_a_slope(torch):
     x = torch.tensor([0.0, 3.0, np.inf], dtype=torch.float64, requires_grad=True)
     values = kernels.parse("constant").phi(x)
     assert values.tolist() == [1.0, 1.0, 1.0]

@@ -15,7 +15,7 @@ import numpy as np
 import problems
 import pytest
 from campaign import HANGS
-from conftest import TESTS
+from conftest import TESTS, rows
 
 import rfrope
 from rfrope import kernels
@@ -58,16 +58,7 @@ def test_a_kernel_is_found_in_any_spelling():
 
 @pytest.mark.parametrize(
     ("text", "name", "parameters"),
-    [
-        ("gaussian()", "gaussian", {}),
-        ("  gaussian( scale = 32 )  ", "gaussian", {"scale": 32.0}),
-        ("matern(scale=64, nu=1.5,)", "matern", {"nu": 1.5, "scale": 64.0}),
-        ("matern(nu=2.5, scale=(8, 4), ndim=2)", "matern", {"nu": 2.5, "scale": (8.0, 4.0), "ndim": 2}),
-        ("gaussian(scale=[8, 4], ndim=2)", "gaussian", {"scale": (8.0, 4.0), "ndim": 2}),
-        ("sinc(bandwidth=1e-3)", "sinc", {"bandwidth": 0.001}),
-        ("gaussian(scale=1_000)", "gaussian", {"scale": 1000.0}),
-        ("gaussian(scale=+2)", "gaussian", {"scale": 2.0}),
-    ],
+    rows("kernels/registry.json", "specifications"),
 )
 def test_specifications(text, name, parameters):
     assert parse(text) == rfrope.kernel(name, **parameters)

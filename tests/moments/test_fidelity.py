@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from conftest import library
 
 import rfrope
 from rfrope import analysis
@@ -17,8 +16,7 @@ def test_the_gap_is_the_mean_square_over_whole_lags(xp, shape):
     np.testing.assert_allclose(xp.host(kernel_gap(xp(omega), "matern(scale=9)", 40)), wanted, rtol=1e-12)
 
 
-def test_gradients_reach_frequencies_and_the_parameters_of_the_law():
-    torch = library("torch").module
+def test_gradients_reach_frequencies_and_the_parameters_of_the_law(torch):
     omega = torch.tensor(rfrope.geometric(6), requires_grad=True)
     scale = torch.tensor(8.0, dtype=torch.float64, requires_grad=True)
     lags = torch.arange(30, dtype=torch.float64)

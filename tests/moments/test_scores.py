@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 from campaign import sparse
-from conftest import rows
 from problems import Z_BOUND
 from scipy import stats
 from tones import Tones, enumerate_scores
@@ -37,32 +36,6 @@ def test_moments_are_those_of_every_outcome_enumerated(law, lags, pairing):
     assert expected_score(Q3, K3, lags, law, pairing=pairing) == pytest.approx(mean, abs=1e-13)
     assert score_variance(Q3, K3, lags, law, pairing=pairing) == pytest.approx(variance, abs=1e-12)
     assert relative_error(Q3, K3, lags, law, pairing=pairing) == pytest.approx(math.sqrt(variance) / abs(mean))
-
-
-# kernel, scales, half-width and cells of the midpoint rule (frequencies times scale), tolerance set by the tail cut off
-DENSITIES = rows("moments/scores.json", "densities")
-
-
-@pytest.mark.parametrize(("text", "scales", "width", "cells", "tolerance"), DENSITIES, ids=[d[0] for d in DENSITIES])
-def test_moments_are_integrals_over_the_density(text, scales, width, cells, tolerance):
-    """Of sum_i (A_i cos u_i + B_i sin u_i) for independent omega_i, by summing over a grid."""
-    law, scales, step = kernels.parse(text), np.array(scales), 2.0 * width / cells
-    line = (np.arange(cells) + 0.5) * step - width
-    omega = np.stack(np.meshgrid(*(line / s for s in scales), indexing="ij"), axis=-1)
-    mass = law.density(law.restore_shape(omega)) * step**law.ndim / math.prod(scales)
-    q, k = Q3[:4], K3[:4]
-    a, b = q[:2] * k[:2] + q[2:] * k[2:], q[2:] * k[:2] - q[:2] * k[2:]
-    size = tolerance * (q @ q) * (k @ k)
-    for lags in np.array([[0.3, -0.5], [-1.1, 0.8], [2.7, 0.6]])[:, : law.ndim] * scales:
-        u, mean, variance = omega @ lags, 0.0, 0.0
-        for one, other in zip(a, b, strict=True):
-            values = one * np.cos(u) + other * np.sin(u)
-            mean, variance = (
-                mean + np.sum(mass * values),
-                variance + np.sum(mass * values**2) - np.sum(mass * values) ** 2,
-            )
-        assert expected_score(q, k, law.restore_shape(lags), law) == pytest.approx(mean, abs=size)
-        assert score_variance(q, k, law.restore_shape(lags), law) == pytest.approx(variance, abs=size)
 
 
 @pytest.mark.parametrize("text", [record.example for record in kernels.records()])

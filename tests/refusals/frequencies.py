@@ -6,13 +6,7 @@ import numpy as np
 
 import rfrope
 from rfrope import axial, golden_gate, mixed, mrope
-from rfrope.frequencies import (
-    fold,
-    from_generators,
-    from_wavelengths,
-    isotropic,
-    xpos_scales,
-)
+from rfrope.frequencies import fold, from_generators, from_wavelengths, isotropic, xpos_scales
 
 UNIT, FOUR, GATE = np.eye(4), np.ones((4, 2)), {"n_blocks": 4, "low": 1.0, "high": 2.0}
 SKEW = np.random.default_rng(0).standard_normal((2, 4, 4))

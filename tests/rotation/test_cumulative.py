@@ -57,9 +57,8 @@ def test_any_split_of_a_text_gives_the_same_bits(xp, cuts):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_a_million_steps_from_16_bits_are_exact(dtype):
+def test_a_million_steps_from_16_bits_are_exact(dtype, torch):
     """Rates that 8 bits hold have sums that integers hold; a plain sum in float32 is off by radians."""
-    torch = library("torch").module
     whole = np.random.default_rng(5).integers(-100, 129, size=(2**20, 2))  # of mean 14 / 32
     rates = torch.tensor(whole / 32.0, dtype=getattr(torch, dtype))
     assert np.array_equal(rates.double().numpy() * 32.0, whole)
@@ -121,8 +120,7 @@ else:
     assert done.returncode == 0, done.stderr
 
 
-def test_gradients_are_those_of_a_sum():
-    torch = library("torch").module
+def test_gradients_are_those_of_a_sum(torch):
     rates = torch.tensor(RATES, requires_grad=True)
     offset = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64, requires_grad=True)
     weights = torch.tensor(RNG.normal(size=RATES.shape))

@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import library
+from conftest import library, rows, tuples
 from rotation_calls import DTYPES, EPSILON, LAYOUTS, PAIRINGS, SMALLEST, doubles, laid, numpy_dtype, tensor, watched
 from rotation_calls import without_backends as plainly
 
@@ -27,17 +27,7 @@ def formula(x, u, pairing="half", softplus=False, scale=1.0):
     return joined(m * np.cos(u), m * np.sin(u), pairing).astype(np.float64)
 
 
-SHAPES = [  # of magnitudes, positions, frequencies, shift
-    ((3,), (), (3,), None),
-    ((2, 5, 3), (5,), (3,), (3,)),
-    ((2, 4, 5, 3), (2, 1, 5), (3,), (4, 1, 3)),
-    ((2, 4, 5, 3), (5, 1), (4, 3, 1), None),
-    ((2, 4, 5, 3), (5, 2), (4, 3, 2), (5, 1)),
-    ((4, 3), (2,), (4, 3, 2), None),
-    ((5, 21), (5,), (21,), (21,)),
-    ((0, 3), (0,), (3,), None),
-    ((5, 0), (5,), (0,), None),
-]
+SHAPES = tuples("rotation/polar.json", "shapes")
 
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
@@ -72,18 +62,7 @@ def test_a_rotation_of_blocks_whose_second_features_are_zero(rng):
 # -- digits ------------------------------------------------------------------------------------------------------------
 
 
-NEW = {  # shapes of magnitudes, positions, frequencies and shift
-    "heads first": ((2, 3, 400, 24), (400,), (24,), (3, 1, 24)),
-    "heads last": ((2, 400, 3, 24), (400, 1), (24,), (3, 24)),
-    "many heads last": ((5, 400, 24), (5, 1), (24,), (400, 24)),
-    "positions of each sequence": ((2, 3, 400, 24), (2, 1, 400), (24,), (3, 1, 24)),
-    "heads last, positions of each sequence": ((2, 400, 3, 24), (2, 400, 1), (24,), (3, 24)),
-    "two axes of positions": ((2, 3, 400, 24), (400, 2), (24, 2), (3, 1, 24)),
-    "few blocks": ((3, 400, 5), (400,), (5,), (3, 1, 1)),
-    "frequencies of heads, shifts of sequences": ((2, 3, 400, 24), (400, 1), (3, 24, 1), (2, 1, 1, 24)),
-    "shifts of tokens": ((2, 3, 400, 24), (400,), (24,), (400, 24)),
-    "one shift": ((3, 400, 24), (400,), (24,), ()),
-}
+NEW = tuples("rotation/polar.json", "new")
 
 
 @pytest.fixture
@@ -138,8 +117,7 @@ def test_parts_have_the_bits_of_the_whole(dtype, rng):
 
 
 @pytest.mark.parametrize("shapes", NEW.values(), ids=NEW)
-def test_gradients_of_shifts_of_heads_are_those_of_the_formula(shapes, filled, rng):
-    torch = library("torch").module
+def test_gradients_of_shifts_of_heads_are_those_of_the_formula(shapes, filled, rng, torch):
     m, p, w, shift = (torch.from_numpy(rng.uniform(0.0, 2.0, shape)) for shape in shapes)
     m, p = m.float().double(), torch.round(100.0 * p)
     learned = [x.requires_grad_() for x in (m, w, shift)]
@@ -256,26 +234,8 @@ def test_large_results_are_the_small_ones_bit_for_bit(dtype, pairing, softplus, 
             np.testing.assert_allclose(doubles(back), doubles(m), rtol=2 * EPSILON[dtype], atol=SMALLEST[dtype])
 
 
-def test_dask_takes_one_task_for_each_block_with_the_bits_of_numpy(rng):
-    dask = library("dask").module
-    m, p, w = rng.uniform(0, 1, (2, 3, 10, 8)), np.arange(10) * 1000, rng.standard_normal((3, 8, 1))
-    lazy = dask.from_array(m, chunks=(1, 2, 4, 8))
-    for options in ({"scale": np.full((10, 1), 2.0)}, {"softplus": True, "shift": np.full(8, -0.5)}):
-        got = rotate_polar(lazy, p[:, None], w, **options)
-        assert got.chunks == (*lazy.chunks[:-1], (16,))
-        assert len(got.__dask_graph__()) - len(lazy.__dask_graph__()) <= got.npartitions + 24
-        np.testing.assert_array_equal(got.compute(), rotate_polar(m, p[:, None], w, **options))
-    back = rotate_polar(rotate_polar(lazy, p[:, None], w), p[:, None], w, inverse=True)
-    assert back.chunks == lazy.chunks
-    np.testing.assert_allclose(back.compute(), m, atol=1e-15)
-    later = rotate_polar(-lazy, p[:, None], w)
-    with pytest.raises(ValueError, match="negative"):
-        later.compute()
-
-
-def test_jax_derivatives_go_through_the_softplus(rng):
+def test_jax_derivatives_go_through_the_softplus(rng, jax):
     lib = library("jax")
-    import jax
 
     x, p, w, g = (lib(rng.standard_normal(shape)) for shape in ((3, 4), (3,), (4,), (3, 8)))
     found = jax.jit(jax.grad(lambda x: lib.module.sum(g * rotate_polar(x, p, w, softplus=True))))(x)
@@ -287,19 +247,8 @@ def test_jax_derivatives_go_through_the_softplus(rng):
 # -- torch -------------------------------------------------------------------------------------------------------------
 
 ARGUMENTS = ("magnitudes", "positions", "frequencies", "shift", "scale")
-LEARNT = {
-    "one axis": ((2, 3, 5, 4), (5,), (4,), (4,), None),
-    "heads and two axes": ((2, 3, 5, 4), (5, 2), (3, 4, 2), (3, 1, 4), None),
-    "one position": ((3, 4), (), (4,), None, (4,)),
-    "shift and scale of tokens": ((2, 5, 4), (5,), (4,), (2, 5, 1), (2, 1, 4)),
-    "no tokens": ((2, 0, 4), (0,), (4,), (4,), None),
-}
-KINDS = {
-    "plain": {"pairing": "interleaved"},
-    "softplus": {"softplus": True, "scale": 1.5},
-    "inverse": {"inverse": True, "scale": 1.5},
-    "inverse, interleaved": {"inverse": True, "pairing": "interleaved"},
-}
+LEARNT = tuples("rotation/polar.json", "learnt")
+KINDS = rows("rotation/polar.json", "kinds")
 
 
 def learnt(name, kind):
@@ -318,8 +267,7 @@ def learnt(name, kind):
 
 @pytest.mark.parametrize("name", LEARNT)
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_of_all_arguments_and_their_gradients(name, kind):
-    torch = library("torch").module
+def test_gradients_of_all_arguments_and_their_gradients(name, kind, torch):
     values, call = learnt(name, kind)
     assert "rfrope_turn" in type(call(*values).grad_fn).__name__
     assert torch.autograd.gradcheck(call, values)
@@ -330,8 +278,7 @@ def test_gradients_of_all_arguments_and_their_gradients(name, kind):
 @pytest.mark.parametrize("layout", ["dense", "transposed", "rows stepped", "stepped", "broadcast", "features first"])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("softplus", [False, True])
-def test_both_gradients_in_one_pass_are_those_of_their_parts(dtype, layout, pairing, softplus, rng):
-    torch = library("torch").module
+def test_both_gradients_in_one_pass_are_those_of_their_parts(dtype, layout, pairing, softplus, rng, torch):
     leaf = pytest.importorskip("rfrope._backends.cpu.rotation", exc_type=ImportError)
     x = tensor(laid(rng.uniform(0, 2, (2, 3, 5, 21)).astype(numpy_dtype(dtype)), layout)).requires_grad_()
     shift = torch.zeros(3, 1, 21, dtype=torch.float64, requires_grad=True)
@@ -358,8 +305,7 @@ def test_both_gradients_in_one_pass_are_those_of_their_parts(dtype, layout, pair
         torch.testing.assert_close(one.double(), other.detach().double(), rtol=tolerance + 1e-6 * softplus, atol=1e-12)
 
 
-def test_features_and_gradients_do_not_depend_on_threads(rng):
-    torch = library("torch").module
+def test_features_and_gradients_do_not_depend_on_threads(rng, torch):
     x = torch.from_numpy(rng.standard_normal((2, 8, 2048, 64), dtype=np.float32)).requires_grad_()
     shift, omega = torch.zeros(8, 1, 64, requires_grad=True), torch.from_numpy(rfrope.geometric(64))
     found = []
@@ -399,8 +345,7 @@ def test_a_compiled_step_of_training_has_one_node_each_way(softplus):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("kind", ["plain", "softplus", "inverse"])
-def test_gradients_of_narrow_features(dtype, kind):
-    torch = library("torch").module
+def test_gradients_of_narrow_features(dtype, kind, torch):
     (wide, *others), call = learnt("heads and two axes", kind)
     narrow = wide.detach().to(getattr(torch, dtype))
     found = []
@@ -414,8 +359,7 @@ def test_gradients_of_narrow_features(dtype, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_operators_keep_torchs_rules(kind):
-    torch = library("torch").module
+def test_operators_keep_torchs_rules(kind, torch):
     (x, _, w, shift), _ = learnt("one axis", kind)
     pairing, inverse = KINDS[kind].get("pairing", "half"), "inverse" in kind
     layouts = (pairing, blocks.MAGNITUDES) if inverse else (blocks.MAGNITUDES, pairing)
@@ -432,73 +376,14 @@ def test_operators_keep_torchs_rules(kind):
         assert set(found.values()) == {"SUCCESS"}
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_an_exported_program_and_its_parts(monkeypatch):
-    torch = library("torch").module
-
-    class Polar(torch.nn.Module):
-        def forward(self, x, positions):
-            turned = rotate_polar(x, positions, rfrope.geometric(4), softplus=True, shift=-0.3, pairing="interleaved")
-            return turned, rotate_polar(turned, positions, rfrope.geometric(4), inverse=True, pairing="interleaved")
-
-    x, positions = torch.linspace(-3, 3, 20, dtype=torch.float64).reshape(5, 4), torch.arange(5) + 131_071
-    program = torch.export.export(Polar(), (x, positions), strict=False)
-    assert str(program.graph).count("rfrope.turn") >= 2
-    monkeypatch.setattr("rfrope._backends.torch.rotation._is_for_onnx", lambda: True)
-    parts = torch.export.export(Polar(), (x, positions), strict=False)
-    monkeypatch.undo()
-    assert "rfrope" not in str(parts.graph)
-    for one in (program, parts):
-        for found, expected in zip(one.module()(x, positions), Polar()(x, positions), strict=True):
-            torch.testing.assert_close(found, expected, rtol=0, atol=4e-15)
-
-
-def test_tensors_without_values_have_the_shape_of_the_result():
-    torch = library("torch").module
+def test_tensors_without_values_have_the_shape_of_the_result(torch):
     at, w = torch.arange(5, device="meta"), torch.ones(4, device="meta", dtype=torch.float64)
     turned = rotate_polar(torch.ones(2, 5, 4, device="meta"), at, w, softplus=True)
     assert (turned.shape, turned.device.type) == ((2, 5, 8), "meta")
     assert rotate_polar(turned, at, w, inverse=True).shape == (2, 5, 4)
 
 
-@pytest.mark.parametrize("argument", ["magnitudes", "frequencies", "shift"])
-def test_vmap_over_any_argument(argument):
-    torch = library("torch").module
-    generator = torch.Generator().manual_seed(0)
-    shapes = {"magnitudes": (3, 2, 5, 4), "frequencies": (3, 4), "shift": (3, 4)}
-    stacks = {name: torch.rand(one, generator=generator, dtype=torch.float64) for name, one in shapes.items()}
-    fixed = {name: stack[0] for name, stack in stacks.items()} | {"positions": torch.arange(5), "softplus": True}
-
-    def mapped(values):
-        return torch.func.vmap(lambda v: rotate_polar(**fixed | {argument: v}))(values)
-
-    expected = torch.stack([rotate_polar(**fixed | {argument: v}) for v in stacks[argument]])
-    torch._dynamo.reset()
-    for call in (mapped, torch.compile(mapped, fullgraph=True, backend="aot_eager")):
-        torch.testing.assert_close(call(stacks[argument]), expected, rtol=1e-13, atol=1e-14)
-    torch._dynamo.reset()
-
-
 # -- products that gradients need --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("form", ["magnitudes", "softplus", "of the inverse"])
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("layout", ["dense", "stepped", "transposed"])
-def test_sums_of_products_by_loop_and_by_the_generic_function(dtype, form, pairing, layout, rng):
-    widths, layouts = (11, 22), (blocks.MAGNITUDES, pairing)
-    if form == "of the inverse":
-        widths, layouts = widths[::-1], layouts[::-1]
-    x, y = (laid(rng.standard_normal((2, 3, 5, width)).astype(numpy_dtype(dtype)), layout) for width in widths)
-    arguments = (1, 5, 11), *layouts, np, form == "softplus"
-    with watched() as ran:
-        found = blocks.shared_coefficients(x, y, *arguments)
-    assert ran == ["shared_coefficients"]
-    expected = blocks.shared_coefficients.generic(x.astype(np.float64), y.astype(np.float64), *arguments)
-    bound = 1e-12 if form != "softplus" or dtype == "float64" else 1e-5
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=bound)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -563,18 +448,7 @@ def test_signs_are_seen_by_every_thread(monkeypatch):
                 assert not blocks.has_negative(abs(m), np)
 
 
-def test_signs_that_torch_has_not_applied_yet():
-    torch = library("torch").module
-    z = torch.complex(torch.ones(3, 8), -torch.from_numpy(M).float())
-    x = z.conj().imag
-    assert x.is_neg()
-    assert torch.equal(rotate_polar(x, P, W), rotate_polar(x.clone(), P, W))
-    with pytest.raises(ValueError, match="negative"):
-        rotate_polar((-z).conj().imag, P, W)
-
-
-def test_nothing_is_looked_at_where_values_are_not_at_hand():
-    torch = library("torch").module
+def test_nothing_is_looked_at_where_values_are_not_at_hand(torch):
     assert rotate_polar(torch.full((3, 8), -1.0, device="meta"), P, W).shape == (3, 16)
     x = torch.full((3, 8), -1.0, requires_grad=True)
     with pytest.raises(ValueError, match="negative"):

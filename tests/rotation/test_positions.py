@@ -7,7 +7,7 @@ import types
 import mpmath
 import numpy as np
 import pytest
-from conftest import TESTS, library, rows
+from conftest import TESTS, library, rows, tuples
 from packages import installed
 
 import rfrope
@@ -162,17 +162,7 @@ PAIRINGS = ("interleaved", "half")
 RNG = np.random.default_rng(8)
 
 # positions, frequencies and the shape of the phases
-SHAPES = {
-    "scalar": ((), (3,), (3,)),
-    "sequence": ((5,), (3,), (5, 3)),
-    "batch": ((2, 5), (3,), (2, 5, 3)),
-    "plane": ((5, 2), (3, 2), (5, 3)),
-    "one point of a plane": ((2,), (3, 2), (3,)),
-    "heads": ((5, 3), (4, 3, 3), (4, 5, 3)),
-    "one axis for each head": ((5, 1), (4, 3, 1), (4, 5, 3)),
-    "no blocks": ((5,), (0,), (5, 0)),
-    "no positions": ((0,), (3,), (0, 3)),
-}
+SHAPES = tuples("rotation/shapes.json", "sinusoidal")
 
 
 def stacked(u, pairing):

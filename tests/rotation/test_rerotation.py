@@ -94,8 +94,7 @@ def test_keys_stay_as_they_were_where_a_move_is_refused():
     assert np.all(k == 1.0)
 
 
-def test_a_torch_cache_of_bfloat16():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+def test_a_torch_cache_of_bfloat16(torch):
     k = torch.from_numpy(keys(3, 40, 16))
     cached = OLD.rotate(k, torch.arange(40)).to(torch.bfloat16)
     wanted = NEW.rotate(OLD.rotate(cached.double(), torch.arange(40), inverse=True), torch.arange(40))
@@ -277,8 +276,7 @@ def test_latent_attention_moves_what_it_caches_apart():
         relocate(keys(40, 192), at, at, rope)
 
 
-def test_gradients_are_turned_back():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+def test_gradients_are_turned_back(torch):
     k = torch.from_numpy(keys(40, 20)).requires_grad_()
     omega = torch.from_numpy(np.array(YARN.frequencies)).requires_grad_()
     rope = Rope(omega, pairing="interleaved", attention_factor=1.3)
@@ -304,9 +302,8 @@ def test_frequencies_of_the_library_of_the_keys(dtype, xp):
     np.testing.assert_allclose(xp.host(got), rope.rotate(k, new), atol=1e-13)
 
 
-def test_devices_without_float64_have_integers_of_64_bits(monkeypatch):
+def test_devices_without_float64_have_integers_of_64_bits(monkeypatch, torch):
     """As Intel's and Apple's in PyTorch: differences beyond 2**31 are kept there."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
     k, at = keys(40, 16).astype("float32"), torch.arange(40)
     cached = torch.from_numpy(OLD.rotate(k, np.arange(40)))
     monkeypatch.setattr("rfrope._core.array.has_float64", lambda *_: False)
@@ -336,9 +333,8 @@ MOVED = [  # largest part of a key's norm that one move may lose; largest error 
 
 @pytest.mark.parametrize(("dtype", "lost", "stated"), MOVED)
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_a_thousand_random_moves(dtype, lost, stated, pairing):
+def test_a_thousand_random_moves(dtype, lost, stated, pairing, torch):
     """Errors against one rotation of the features: absolute ones, and those of a key as a part of its norm."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
     rng, rope = np.random.default_rng(11), Rope(rfrope.geometric(32), pairing=pairing, attention_factor=1.1386)
     k = torch.from_numpy(rng.standard_normal((64, 64))).to(getattr(torch, dtype))
     exact, at = k.double().numpy(), rng.integers(0, 2**40, (1001, 64))

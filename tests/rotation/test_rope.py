@@ -151,8 +151,7 @@ def test_its_table_and_scores_are_those_of_the_functions(rope):
     np.testing.assert_allclose(rope.scores(x, other, positions, later), by_hand, atol=1e-12)
 
 
-def test_gradients_reach_its_frequencies():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_gradients_reach_its_frequencies(torch):
     omega = torch.tensor(LADDER, requires_grad=True)
     rope = Rope(omega, sections=(4, 4))
     x, positions = torch.ones(5, 16, dtype=torch.float64), torch.arange(10).reshape(5, 2)
@@ -370,8 +369,7 @@ def test_frequencies_that_somebody_opened_are_read_anew(dtype, sections, opened)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-def test_a_tensor_of_frequencies_stays_the_callers_and_is_read_anew(dtype):
-    torch = pytest.importorskip("torch")
+def test_a_tensor_of_frequencies_stays_the_callers_and_is_read_anew(dtype, torch):
     omega, x = torch.tensor(OMEGA), torch.asarray(Q).to(getattr(torch, dtype))
     rope = rfrope.Rope(omega)
     for _ in range(20):  # often enough to be prepared

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import library
+from conftest import library, tuples
 from rotation_calls import EPSILON, PAIRINGS, doubles, norms, numpy_dtype, tensor
 
 import rfrope
@@ -34,22 +34,7 @@ def reference(x, u, pairing="half", out_pairing=None, scale=1.0):
 
 # -- laws --------------------------------------------------------------------------------------------------------------
 
-SHAPES = [  # of features, positions, frequencies, phases
-    ((6,), (), (3,), (3,)),
-    ((4, 6), (4,), (3,), (4, 3)),
-    ((2, 5, 8), (5,), (1,), (5, 1)),
-    ((2, 5, 8), (5,), (3,), (5, 3)),
-    ((2, 7, 5, 6), (2, 1, 5), (3,), (2, 1, 5, 3)),
-    ((5, 6), (5, 2), (3, 2), (5, 3)),
-    ((6,), (2,), (3, 2), (3,)),
-    ((2, 6), (2,), (2, 3, 2), (2, 3)),
-    ((2, 4, 5, 6), (5, 1), (4, 3, 1), (4, 5, 3)),
-    ((2, 4, 5, 6), (2, 1, 5, 3), (4, 3, 3), (2, 4, 5, 3)),
-    ((2, 4, 5, 6), (5, 3), (2, 1, 3, 3), (2, 1, 5, 3)),
-    ((0, 6), (0,), (3,), (0, 3)),
-    ((5, 8), (5,), (0,), (5, 0)),
-    ((5, 0), (5,), (0,), (5, 0)),
-]
+SHAPES = tuples("rotation/turning.json", "shapes")
 SCALES = {"one": lambda u: 1.5, "for each": lambda u: np.random.default_rng(0).uniform(1.0, 2.0, u.shape)}
 
 
@@ -95,13 +80,7 @@ def test_as_many_rows_as_features_that_turn_or_stay(pairings, xp, rng):
 
 @pytest.mark.parametrize(
     ("x_shape", "p_shape", "w_shape", "u_shape"),
-    [
-        ((6,), (4,), (3,), (4, 3)),
-        ((6,), (1,), (3,), (1, 3)),
-        ((1, 6), (4,), (3,), (4, 3)),
-        ((1, 9, 1, 6), (9, 1), (9, 3, 1), (9, 9, 3)),
-        ((5, 1, 6), (2, 1, 5), (3,), (2, 1, 5, 3)),
-    ],
+    tuples("rotation/turning.json", "enlarging"),
 )
 def test_phases_may_not_enlarge_x(xp, x_shape, p_shape, w_shape, u_shape):
     """A forgotten axis would silently make every combination, for instance of nine heads with nine tokens."""
@@ -149,11 +128,6 @@ def test_narrow_features_are_within_one_unit_in_the_last_place(xp, dtype, pairin
     assert np.all(error <= units * EPSILON[dtype] * norms(exact, 8, pairing))
 
 
-def test_nan_stays_in_its_block():
-    x = np.asarray([[1.0, np.nan, 2.0, 3.0]])
-    np.testing.assert_array_equal(np.isnan(rfrope.rotate(x, [1], [1.0, 0.5])), [[False, True, False, True]])
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int32", "int64"])
 @pytest.mark.parametrize("shape", [(), (3,)])
 def test_positions_of_every_type_count_as_they_are(xp, dtype, shape):
@@ -170,9 +144,8 @@ def test_positions_of_every_type_count_as_they_are(xp, dtype, shape):
 
 @pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", 8), ("float16", 11)])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_from_where_on_frequencies_of_16_bits_warn(dtype, bits, sign):
+def test_from_where_on_frequencies_of_16_bits_warn(dtype, bits, sign, torch):
     """Half a unit of the last place of the fastest frequency, times the farthest position, is above 0.05 radians."""
-    torch = library("torch").module
     narrow = torch.tensor([1.0, 0.25], dtype=getattr(torch, dtype))
     last = int(0.05 / 2.0**-bits)  # the last whole position below the bound
     x = torch.ones(2, 4)
@@ -222,18 +195,7 @@ def test_out_and_in_place(xp, pairing, out_pairing, dtype, blocks, rng):
         np.testing.assert_array_equal(xp.host(out), expected)
 
 
-def test_out_is_untouched_by_a_refused_call_and_not_written_over_x_in_part():
-    out, long = np.full((3, 8), 5.0), np.ones((4, 8))
-    with pytest.raises(ValueError, match="frequencies"):
-        rfrope.rotate(np.ones((3, 8)), np.arange(3), [np.nan], out=out)
-    np.testing.assert_array_equal(out, 5.0)
-    with pytest.raises(ValueError, match="out overlaps x in part"):
-        rfrope.rotate(long[:3], np.arange(3), [1.0, 0.5], out=long[1:])
-    np.testing.assert_array_equal(long, 1.0)
-
-
-def test_out_and_gradients_exclude_each_other_and_nothing_is_written():
-    torch = library("torch").module
+def test_out_and_gradients_exclude_each_other_and_nothing_is_written(torch):
     x, p, w = torch.ones(3, 8, dtype=torch.float64), torch.arange(3), torch.ones(4, dtype=torch.float64)
     for name in ("x", "frequencies"):
         arguments = {"x": x.clone(), "positions": p, "frequencies": w.clone()}
@@ -276,9 +238,6 @@ def test_out_may_lie_over_what_turns(operand, name, rows, rng):
             np.testing.assert_array_equal(lib.host(got), expected)
 
 
-# -- transformations of JAX and torch -----------------------------------------------------------------------------------
-
-
 # -- other people's outputs ----------------------------------------------------------------------------------------------
 
 
@@ -293,13 +252,28 @@ META += ("llama3_theta5e5", "llama3_1_scaled", "llama4_scaled16")
 VIT = ("axial_deit_s_14x14", "axial_hd32_8x8", "axial_rect_7x4", "mixed_deit_s_10x10", "mixed_no_rotate_5x3")
 
 
+LLAMA = {"llama2_start_pos_cached": 10_000.0, "llama3_theta5e5": 500_000.0}  # whose frequencies their base gives
+
+
 @pytest.mark.parametrize("name", [*(f"03_meta_complex/{one}" for one in META), *(f"05_rope_vit/{one}" for one in VIT)])
 def test_published_functions_executed(cases, name):
-    """Meta's Llama, (batch, tokens, heads, features); axial and mixed sets of pictures, (batch, heads, tokens, features)."""
+    """Meta's Llama, (batch, tokens, heads, features); axial and mixed sets of pictures, (batch, heads, tokens, features).
+
+    The mixed ones drew their angles in float32, and no angle makes sin(pi/2 + angle) exact.
+    """
     told, arrays = load(cases, name)
-    meta = "freqs" in arrays
+    meta, kind = "freqs" in arrays, name.partition("/")[2]
     positions = arrays["positions"][:, None] if meta else arrays["positions"]  # one axis for the heads
     w = arrays["freqs"] if meta else np.swapaxes(arrays["W"], -1, -2)  # (heads, 2, D) -> (heads, D, 2)
+    width, base = (told["params"].get(one) for one in ("head_dim", "theta"))
+    if kind in LLAMA:
+        np.testing.assert_allclose(rfrope.geometric(64, base=LLAMA[kind]), w, rtol=1e-14)
+    elif "axial" in kind:
+        ladder = rfrope.geometric(width // 4, base=base)
+        np.testing.assert_allclose(rfrope.axial(ladder, ladder).frequencies, w, rtol=1e-14)
+    elif "mixed" in kind:
+        made = rfrope.mixed(width // 2, np.arctan2(w[:, 0, 1], w[:, 0, 0]), base=base).frequencies
+        np.testing.assert_allclose(made, w, rtol=0, atol=3e-7)
     first = "xq" if meta else "q"
     for key in (first, first.replace("q", "k")):
         exact = rfrope.rotate(arrays[key].astype(np.float64), positions, w, pairing="interleaved")

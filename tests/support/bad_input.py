@@ -5,8 +5,6 @@ call may refuse it, with an error that names this argument, or take it, and then
 number, text or NumPy array in its plain form, without NaN (`judged`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.util

@@ -5,8 +5,6 @@ arrays, and more of them where options take other ways, as functions of `a`, whi
 those whose results stay there, those that bring numbers of the host along, and those that use the host.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -6,8 +6,6 @@ suite, with half as many more in the campaign. What is left of a grid is marked 
 or ``pytest -m ""`` alone.
 """
 
-from __future__ import annotations
-
 import collections
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """Functions of real arrays that can be differentiated by all of these, with arguments for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs the text of the .cu files on the CPU: g++ compiles it with a small header, and NumPy arrays stand for CuPy's."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

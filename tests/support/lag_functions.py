@@ -1,7 +1,5 @@
 """Functions of the lag whose spectra are known, and how those that are no kernels are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

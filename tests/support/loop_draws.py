@@ -1,7 +1,5 @@
 """Frequencies of stated laws by the compiled loops, which are called by other loops only."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """NVIDIA's run-time compiler, which needs no device: machine code and what each kernel takes of the hardware."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.util

@@ -1,7 +1,5 @@
 """Results in the arrays of the library that was given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

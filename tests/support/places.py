@@ -1,7 +1,5 @@
 """Places that have backends here: loops for the CPU, and CUDA's kernels, whose text g++ compiles and the CPU runs."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from types import ModuleType

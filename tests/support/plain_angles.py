@@ -1,7 +1,5 @@
 """Angles in the form that the gate gives them, of any numbers: also of those that it refuses."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

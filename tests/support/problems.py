@@ -4,8 +4,6 @@ The kernel problems are derived by walking the registry: `FAMILIES` says how, an
 registered kernel is missing from it. Below the data stand the two statistical checks that several test modules share.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -3,8 +3,6 @@
 ``python tests/support/public.py`` writes the table; its difference is what a change does to users.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import pathlib

@@ -1,7 +1,5 @@
 """Random Ropes of each kind that an engine may have to carry."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Calls of the rotation as data: any shapes, strides, types and pairings, held against the generic function."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple

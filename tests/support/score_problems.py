@@ -1,7 +1,5 @@
 """Kernels, lags and vectors for the score estimator of each backend, and how far apart two of its results are."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rfrope import kernels

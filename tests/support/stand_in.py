@@ -59,8 +59,10 @@ class _Places(threading.local):
 class Machine:
     """Devices, and what was done there."""
 
-    def __init__(self, devices: int = 2, *, capability: tuple[int, int] = (9, 0), is_hip: bool = False) -> None:
-        self.devices, self.capability, self.is_hip = devices, capability, is_hip
+    def __init__(
+        self, devices: int = 2, *, capability: Any = (9, 0), is_hip: bool = False, toolkit: int | None = 12
+    ) -> None:
+        self.devices, self.capability, self.is_hip, self.toolkit = devices, capability, is_hip, toolkit
         self.work: list[Work] = []
 
     def note(self, kind: str, name: str) -> None:
@@ -381,7 +383,7 @@ def _of_types(function: Any) -> Any:
 
 
 def _properties(number: int) -> dict[str, Any]:
-    major, minor = MACHINE.capability
+    major, minor = MACHINE.capability if number == MACHINE.devices - 1 else (9, 0)  # of the last device
     assert 0 <= number < MACHINE.devices
     return {"name": b"stand-in", "major": major, "minor": minor, "totalGlobalMem": 2**34}
 
@@ -419,7 +421,7 @@ def _modules() -> dict[str, ModuleType]:
     runtime.getDeviceCount, runtime.getDeviceProperties = _count, _properties
     runtime.getDevice, runtime.runtimeGetVersion = lambda: PLACES.device, lambda: 12090
     of_device, nvrtc = ModuleType("cupy.cuda.device"), ModuleType("cupy_backends.cuda.libs.nvrtc")
-    of_device.Device, nvrtc.getVersion = Device, lambda: (12, 9)
+    of_device.Device, nvrtc.getVersion = Device, lambda: (MACHINE.toolkit, 9)
     special = _filled("cupyx.scipy.special", importlib.import_module("scipy.special"))
     inner = (cupy, cuda, runtime, of_device, nvrtc, cupy.linalg, cupy.fft, special)
     return {module.__name__: module for module in inner}
@@ -446,6 +448,8 @@ def standing_in(**machine: Any) -> Iterator[Machine]:
         _forget()
         MACHINE = Machine(**machine)
         patch.setattr(_modules()["cupy.cuda.runtime"], "is_hip", MACHINE.is_hip, raising=False)
+        if MACHINE.toolkit is None:
+            patch.delattr(_modules()["cupy_backends.cuda.libs.nvrtc"], "getVersion")
         try:
             yield MACHINE
         finally:

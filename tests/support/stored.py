@@ -1,7 +1,5 @@
 """Files of Ropes that say something else of themselves than `save` writes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

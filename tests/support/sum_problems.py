@@ -1,7 +1,5 @@
 """Frequencies and lags for the sums of each backend, and what their means and moments are."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

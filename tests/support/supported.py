@@ -1,7 +1,5 @@
 """What every public function that takes arrays does on every library: found by calling it, for support.inc."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib.util

@@ -4,8 +4,6 @@
 docs/learn/paper.rst includes.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
 from collections.abc import Callable

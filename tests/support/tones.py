@@ -1,7 +1,5 @@
 """A law of a few atoms, over which expectations are sums of all outcomes."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

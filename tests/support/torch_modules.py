@@ -1,7 +1,5 @@
 """Modules for PyTorch as data: their Ropes, what is learned, where tokens are, and the functions that say the same."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -5,8 +5,6 @@ stack and of spills, instructions, those of float64, and loads and stores of fea
 word ``rare`` behind, it is those variants that calls have less often.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

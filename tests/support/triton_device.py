@@ -4,8 +4,6 @@ The interpreter is chosen when kernels are read, by the variable that `conftest`
 there tensors of the CPU count as those of a device.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

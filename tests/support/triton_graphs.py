@@ -6,8 +6,6 @@ PyTorch asks of a device on the way (a guard, its properties, Triton's driver) i
 of AOTAutograd, which are not run.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import pathlib

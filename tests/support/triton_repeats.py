@@ -5,8 +5,6 @@ reading of arguments, and whether the driver was given what a module that never 
 calls of Python a step of decoding takes. Compiled kernels are empty, and the driver does nothing.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Kernels that are wrong on purpose, and what statistical tests of right ones run over."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
