@@ -193,9 +193,9 @@ def find_unread(held: Mapping[str, Any], facts: Facts, is_part: Callable[[Any, A
 def list_asides(held: Mapping[str, Any], is_part: Callable[[Any, Any], bool]) -> Iterator[str]:
     """Yield remarks on what looks like RoPE in dicts of other concerns, and on scores scaled beside it."""
     for name in _ASIDE:
-        inner = held.get(name)
-        for path, _, value in _walk(f"{name}.", inner if isinstance(inner, Mapping) else {}, is_part, alone=True):
-            yield f"{path} is {show(value)}: {name} does not say how a model rotates, so it is not read."
+        if isinstance(inner := held.get(name), Mapping):
+            for path, _, value in _walk(f"{name}.", inner, is_part, alone=True):
+                yield f"{path} is {show(value)}: {name} does not say how a model rotates, so it is not read."
     if held.get("use_logn_attn") is True:
         yield "use_logn_attn is True: scores also grow by a log of the position where code reads it, which no Rope has."
 

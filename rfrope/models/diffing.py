@@ -243,7 +243,7 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
     layers 0-1
       rope_theta 500000.0 -> 10000.0
       frequencies differ by up to 47 times
-      scores differ first at distance 2, in a text of 8192 positions
+      scores differ first at distance 2 in a text of 8192 positions
     Scores of equal content differ by 1 % first at distance 2.
     """
     share = positive("tolerance", tolerance)
