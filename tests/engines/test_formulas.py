@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blind_models import llama3, yarn
 from conftest import rows
 from engine_configs import BASE, CONTEXT, KEY, LISTS, LLAMA3, ORIGINAL, YARN, D, config, phi3, report
 from packages import installed
@@ -26,20 +27,7 @@ def ramp(
     factor: float, original: int, turns: tuple[float, float] = (32.0, 1.0), base: float = BASE, truncate: bool = True
 ) -> np.ndarray:
     """Return exllamav3's ``yarn_inv_freq``; Megatron-Core's ``inter (1 - mask) + extra mask`` is the same."""
-    low, high = (2 * D * math.log(original / (turn * 2 * math.pi)) / (2 * math.log(base)) for turn in turns)
-    if truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, 2 * D - 1)
-    kept = 1.0 - np.clip((np.arange(D) - low) / (high - low), 0.0, 1.0)
-    return ladder(base) / factor * (1.0 - kept) + ladder(base) * kept
-
-
-def llama3(original: int) -> np.ndarray:
-    wavelength = 2 * math.pi / ladder()
-    smooth = (original / wavelength - 1.0) / 3.0
-    slow = np.where(wavelength > original, ladder() / 8.0, ladder())
-    between = (wavelength >= original / 4.0) & (wavelength <= original)
-    return np.where(between, (1.0 - smooth) * slow / 8.0 + smooth * slow, slow)
+    return yarn(ladder(base), base, factor, original, *turns, truncate)
 
 
 def scaled(scaling: dict[str, Any] | None, model_type: str = "llama", **more: Any) -> dict[str, Any]:
@@ -57,7 +45,7 @@ EXL, BRIDGE = "exllamav3", "Megatron-Bridge"
 SCHEMES = {
     "default": (ladder(), 1.0),
     "linear": (ladder() / 4.0, 1.0),
-    "llama3": (llama3(ORIGINAL), 1.0),
+    "llama3": (llama3(ladder(), ORIGINAL), 1.0),
     "yarn": (ramp(4.0, ORIGINAL), USUAL),
     "yarn with another ramp": (ramp(4.0, ORIGINAL, (16.0, 2.0)), USUAL),
 }
@@ -85,7 +73,7 @@ READ = [  # the engine, a config, the length, frequencies, the attention factor,
     (EXL, scaled(None, rope_theta=None, model_type="mixtral"), CONTEXT, ladder(1e4), 1.0, ()),
     (EXL, scaled(YARN, rope_theta=None, model_type="mixtral"), CONTEXT, ramp(4.0, ORIGINAL, base=1e4), USUAL, ()),
     # of the numbers of llama3 the factor alone is read; 1, 4 and 8192 stand in its code
-    *((BRIDGE, scaled(LLAMA3 | {KEY: original}), CONTEXT, llama3(8192), 1.0, ignored)
+    *((BRIDGE, scaled(LLAMA3 | {KEY: original}), CONTEXT, llama3(ladder(), 8192), 1.0, ignored)
       for original, ignored in ((8192, ()), (ORIGINAL, (KEY,)))),
     (BRIDGE, scaled(LINEAR), CONTEXT, ladder() / 4.0, 1.0, ()),
     *((BRIDGE, scaled(scheme, kind), CONTEXT, ladder(), 1.0, ("rope_type",))

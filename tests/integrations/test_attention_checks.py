@@ -1,7 +1,5 @@
 """Attention that an atlas cannot describe is refused: by the config, by its module, by its own weights."""
 
-import warnings
-
 import numpy as np
 import pytest
 import tiny_models
@@ -9,12 +7,10 @@ from packages import WARNINGS
 from tiny_models import made
 
 import rfrope
+from rfrope.integrations import reading
+from rfrope.integrations.transformers import atlas
 
 torch = tiny_models.torch
-with warnings.catch_warnings():  # importing them raises a few of their own
-    warnings.simplefilter("ignore")
-    from rfrope.integrations import reading
-    from rfrope.integrations.transformers import atlas
 
 pytestmark = WARNINGS
 

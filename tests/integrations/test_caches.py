@@ -5,21 +5,18 @@ frequencies by transformers' own rope_type "default", bit for bit; and without a
 """
 
 import importlib.util
-import warnings
 
 import pytest
 import tiny_models
 from campaign import sparse
+from conftest import rows
 from tiny_models import CACHE, IDS, SIZES
+from transformers import cache_utils
 
 import rfrope
+from rfrope.integrations.transformers import register, replace_rotary
 
 torch, transformers = tiny_models.torch, tiny_models.transformers
-with warnings.catch_warnings():  # importing them raises a few of their own
-    warnings.simplefilter("ignore")
-    from transformers import cache_utils
-
-    from rfrope.integrations.transformers import register, replace_rotary
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 OPTIONS = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
@@ -30,36 +27,9 @@ OURS = {  # the numbers that transformers makes of it, which are rounded on the 
     "partial_rotary_factor": 1.0,
 }
 KINDS = ("sliding_attention", "full_attention")
-MAMBA = {"mamba_n_groups": 1, "mamba_d_state": 8, "mamba_expand": 1}
-LATENT = {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16}
-INDEXED = {"index_head_dim": 32, "index_n_heads": 2, "index_topk": 4, "num_key_value_heads": 4, "n_routed_experts": 4}
-ROUTED = {"num_experts_per_tok": 1, "moe_intermediate_size": 16}
-
-MODELS = {  # what the config of a model type says, beside the sizes
-    "llama": {},
-    "mistral": {"sliding_window": 6},  # shorter than the prompt
-    "gemma3_text": {"layer_types": [*KINDS], "sliding_window": 6},
-    "lfm2": {"layer_types": ["conv", "full_attention"]},
-    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, **MAMBA},
-    "zaya": {"layer_types": ["hybrid", "hybrid_sliding"], "sliding_window": 6, "num_experts": 2, **ROUTED},
-    "glm_moe_dsa": {**LATENT, **INDEXED, **ROUTED},
-}
-LAYERS = {  # of a dynamic cache, and of a static one
-    "llama": ({"DynamicLayer"}, {"StaticLayer"}),
-    "mistral": ({"DynamicSlidingWindowLayer"}, {"StaticSlidingWindowLayer"}),
-    "gemma3_text": ({"DynamicSlidingWindowLayer", "DynamicLayer"}, {"StaticSlidingWindowLayer", "StaticLayer"}),
-    "lfm2": ({"LinearAttentionLayer", "DynamicLayer"}, {"LinearAttentionLayer", "StaticLayer"}),
-    "falcon_h1": ({"LinearAttentionAndFullAttentionLayer"}, {"LinearAttentionAndStaticFullAttentionLayer"}),
-    "zaya": ({"LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer"},
-             {"LinearAttentionAndStaticFullAttentionLayer", "LinearAttentionAndStaticSlidingWindowAttentionLayer"}),
-    "glm_moe_dsa": ({"DynamicIndexedLayer"}, {"StaticIndexedLayer"}),
-}  # fmt: skip
-QUANTIZED = {  # backends, what they need, and what they are asked for
-    "fp8": (None, {}, "Fp8QuantizedLayer"),
-    "quanto": ("optimum.quanto", {"nbits": 4, "q_group_size": 16, "residual_length": 4}, "QuantoQuantizedLayer"),
-    "hqq": ("hqq", {"nbits": 4, "axis_key": 1, "axis_value": 1, "q_group_size": 16, "residual_length": 4},
-            "HQQQuantizedLayer"),
-}  # fmt: skip
+# by model type, what its config says beside the sizes; layers of a dynamic cache, and of a static one; and of backends
+# that quantize, what they need, what they are asked for, and their layer
+MODELS, LAYERS, QUANTIZED = (rows("integrations/caches.json", name) for name in ("models", "layers", "quantized"))
 
 
 def made(model_type, told):
@@ -86,7 +56,7 @@ def test_every_kind_of_layers(model_type, static):
     assert torch.equal(logits, wanted)
     assert torch.equal(text, other)
     assert isinstance(cache, cache_utils.StaticCache if static else cache_utils.DynamicCache)
-    assert {type(layer).__name__ for layer in cache.layers} == LAYERS[model_type][static]
+    assert {type(layer).__name__ for layer in cache.layers} == {*LAYERS[model_type][static]}
     if model_type != "glm_moe_dsa":  # whose indexer needs its cache
         assert torch.equal(generated(made(model_type, OURS), use_cache=False)[0], text)
 

@@ -1,7 +1,5 @@
 """Queries and keys of models of transformers, and the atlas of their heads."""
 
-import warnings
-
 import numpy as np
 import pytest
 import tiny_models
@@ -11,11 +9,9 @@ from tiny_models import IDS, made
 
 import rfrope
 from rfrope import heads
+from rfrope.integrations.transformers import atlas, read_heads, replace_rotary
 
 torch = tiny_models.torch
-with warnings.catch_warnings():  # importing them raises a few of their own
-    warnings.simplefilter("ignore")
-    from rfrope.integrations.transformers import atlas, read_heads, replace_rotary
 
 pytestmark = WARNINGS
 

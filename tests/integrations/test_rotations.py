@@ -5,7 +5,6 @@ import dataclasses
 import importlib.util
 import pathlib
 import types
-import warnings
 
 import numpy as np
 import pytest
@@ -16,14 +15,12 @@ from packages import WARNINGS, script_at
 from tiny_models import IDS, SIZES, logits, made, ropes_of
 
 import rfrope
+from rfrope.integrations import rotations
+from rfrope.integrations.transformers import replace_rotary
+from rfrope.layers.torch import RotaryEmbedding
+from tools.pairing_layers import config_classes, modelling
 
 torch, transformers = tiny_models.torch, tiny_models.transformers
-with warnings.catch_warnings():  # importing them raises a few of their own
-    warnings.simplefilter("ignore")
-    from rfrope.integrations import rotations
-    from rfrope.integrations.transformers import replace_rotary
-    from rfrope.layers.torch import RotaryEmbedding
-    from tools.pairing_layers import config_classes, modelling
 
 pytestmark = WARNINGS
 

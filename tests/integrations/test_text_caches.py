@@ -14,19 +14,7 @@ from rfrope.layers.torch import RotaryEmbedding
 
 TRAINED, CONTEXT = 32, 96
 IDS = np.random.default_rng(0).integers(3, 32, 90)
-KINDS = {  # with what is particular about them
-    "llama": {"num_key_value_heads": 2},
-    "qwen3": {},  # keys are normed before
-    "gpt_neox": {},  # a part of a head rotates
-    "glm": {},  # of pairs side by side
-    "cohere": {},
-    "phi3": {},
-    "gemma2": {},  # capped scores
-    "gpt_oss": {},  # sinks
-    "mistral": {"sliding_window": 20},
-    "smollm3": {"no_rope_layers": [0]},
-    "cohere2": {"layer_types": ["full_attention"]},  # without RoPE, too
-}
+KINDS = rows("integrations/text_caches.json", "kinds")  # with what is particular about them, or of keys and scores
 
 
 def whole(model, batch):

@@ -5,12 +5,10 @@ import copy
 import doctest
 import importlib
 import io
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from campaign import HANGS, campaign
+from campaign import campaign
 from conftest import library
 
 import rfrope
@@ -337,18 +335,6 @@ def test_features_of_several_processes_turn_where_torch_is_told_how(mesh, learna
 
 
 # -- where it is found -------------------------------------------------------------------------------------------------
-
-
-def test_without_torch_the_error_names_the_extra():
-    code = (
-        "import sys\nsys.modules['torch'] = None\nimport rfrope\n"
-        "for get in (lambda: rfrope.layers.torch, lambda: __import__('rfrope.layers.torch')):\n"
-        "    try:\n        get()\n    except ImportError as error:\n        print(error)\n"
-        "assert 'RotaryEmbedding' not in dir(rfrope.layers)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == ["rfrope.layers.torch needs PyTorch: pip install torch"] * 2
 
 
 def test_examples_of_its_documentation():

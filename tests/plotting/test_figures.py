@@ -1,8 +1,5 @@
 """Figures: what is drawn is what was computed, and pyplot is left alone."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -11,7 +8,6 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 import calls
 import matplotlib as mpl
 import refused
-from campaign import HANGS
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
@@ -225,17 +221,6 @@ def test_what_is_refused_opens_no_figure():
         with pytest.raises(error):
             call()
     assert pyplot.get_fignums() == []
-
-
-def test_without_matplotlib():
-    code = (
-        "import sys; sys.modules['matplotlib'] = None\n"
-        "import rfrope.plotting\n"
-        "try:\n    rfrope.plotting.frequencies([1.0])\n"
-        "except ModuleNotFoundError as error:\n    print(error)"
-    )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=HANGS)
-    assert (done.stdout, done.stderr) == ("figures need matplotlib: pip install matplotlib\n", "")
 
 
 def test_the_first_lines_of_a_figure_can_be_told_apart():

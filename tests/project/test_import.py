@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from campaign import HANGS, campaign, sparse
+from conftest import rows
 
 LIBRARIES = {"torch", "jax", "dask", "cupy", "array_api_compat", "matplotlib"}
 HEAVY = LIBRARIES | {"numba", "scipy.stats", "scipy.special", "scipy.optimize", "triton", "finufft", "tqdm"}
@@ -52,6 +53,13 @@ def test_what_is_not_needed_is_not_imported(code, unused):
     used = set(modules_after(code))
     assert "rfrope" in used
     assert unused & used == set()
+
+
+@pytest.mark.parametrize(("package", "call", "said"), rows("project/import.json", "missing"))
+def test_a_package_that_is_missing_is_named(package, call, said):
+    code = f"import sys; sys.modules[{package!r}] = None; import rfrope\ntry: {call}\nexcept ImportError as e: print(e)"
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=HANGS)
+    assert (run.stdout, run.stderr) == (f"{said}\n", "")
 
 
 @campaign

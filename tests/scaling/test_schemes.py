@@ -7,6 +7,8 @@ import warnings
 import mpmath
 import numpy as np
 import pytest
+from blind_models import llama3, yarn
+from conftest import rows
 from published import lists
 
 import rfrope
@@ -20,39 +22,11 @@ KEY = "original_max_position_embeddings"
 # -- formulas of section 5 of the mathematics page, one frequency at a time --------------------------------------------
 
 
-def yarn_ramp(i, width, base, original, beta_fast=32.0, beta_slow=1.0, truncate=True):
-    def block(turns):
-        return width * math.log(original / (2 * math.pi * turns)) / (2 * math.log(base))
-
-    low, high = block(beta_fast), block(beta_slow)
-    if truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, width - 1)
-    if low == high:
-        high += 0.001
-    return 1 - min(max((i - low) / (high - low), 0), 1)
-
-
-@pytest.mark.parametrize(
-    ("n_blocks", "base", "original", "factor", "ramp"),
-    [
-        (64, 10_000.0, 4096, 16.0, {}),
-        (64, 1e6, 32768, 4.0, {"truncate": False}),
-        (32, 150_000.0, 4096, 32.0, {"beta_fast": 64.0, "beta_slow": 2.0}),
-        (64, 1e4, 4096, 8.0, {"beta_fast": 8.0, "beta_slow": 8.0}),
-        (3, 50.0, 64, 2, {"beta_fast": 4, "beta_slow": 1}),
-        (64, 1e4, 8, 2.0, {}),
-        (64, 1e4, 10**6, 4.0, {"truncate": False}),
-        (4, 1e4, 2, 2.0, {"truncate": False}),  # the ramp ends where it begins
-        (1, 1e4, 10**6, 2.0, {}),
-    ],
-)
+@pytest.mark.parametrize(("n_blocks", "base", "original", "factor", "ramp"), rows("scaling/schemes.json", "yarn"))
 def test_yarn_is_its_formula(n_blocks, base, original, factor, ramp):
     omega = rfrope.geometric(n_blocks, base=base)
     got = scaling.yarn(omega, factor, original_max_position_embeddings=original, base=base, **ramp)
-    for i, theta in enumerate(omega):
-        g = yarn_ramp(i, 2 * n_blocks, base, original, **ramp)
-        assert got.frequencies[i] == pytest.approx(theta / factor * (1 - g) + theta * g, rel=1e-14)
+    np.testing.assert_allclose(got.frequencies, yarn(omega, base, factor, original, **ramp), rtol=1e-14)
     assert got.attention_factor == 0.1 * math.log(factor) + 1
 
 
@@ -138,19 +112,10 @@ def test_longrope_divides_by_its_lists(seq_len, key):
 @pytest.mark.parametrize(("base", "low", "high"), [(1e4, 1.0, 4.0), (5e5, 0.5, 16.0), (5e5, 2.0, 2.5)])
 def test_llama3_is_its_formula(base, low, high):
     omega, options = rfrope.geometric(64, base=base), {"low_freq_factor": low, "high_freq_factor": high, KEY: 8192}
-    kinds = set()
-    for theta, value in zip(omega, scaling.llama3(omega, 8.0, **options).frequencies, strict=True):
-        wavelength = 2 * math.pi / theta
-        if wavelength < 8192 / high:
-            kind, expected = "stays", theta
-        elif wavelength > 8192 / low:
-            kind, expected = "divided", theta / 8.0
-        else:
-            t = (8192 / wavelength - low) / (high - low)
-            kind, expected = "between", (1 - t) * theta / 8.0 + t * theta
-        kinds.add(kind)
-        assert value == pytest.approx(expected, rel=1e-14)
-    assert kinds == {"stays", "divided", "between"} or high / low < 2
+    found, wavelengths = scaling.llama3(omega, 8.0, **options).frequencies, 2 * math.pi / omega
+    np.testing.assert_allclose(found, llama3(omega, 8192, 8.0, low, high), rtol=1e-14)
+    kinds = {*((wavelengths < 8192 / high) + 2 * (wavelengths > 8192 / low)).tolist()}  # stays, divided, between
+    assert kinds == {0, 1, 2} or high / low < 2
 
 
 @pytest.mark.parametrize("turns", [1.0, 4.0])
@@ -174,13 +139,9 @@ def test_proportional_keeps_the_first_of_the_whole_ladder(fraction, kept):
     assert np.array_equal(got.frequencies, np.where(np.arange(8) < kept, omega / 2.0, 0.0))
 
 
-@pytest.mark.parametrize(  # what riflex_utils.py of thu-ml/RIFLEx (18e0bc3) gives: identify_k, then freqs[k - 1]
-    ("base", "n_blocks", "period", "length", "block", "frequency"),
-    [
-        (256.0, 8, 48, 66, 3, 0.085680), (256.0, 8, 48, 50, 3, 0.125), (10_000.0, 8, 20, 26, 1, 0.217495),
-        (10_000.0, 32, 24, 49, 5, 0.115405), (10_000.0, 22, 21, 42, 3, 0.134640), (5.0, 4, 7, 100, 0, 0.056549),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(
+    ("base", "n_blocks", "period", "length", "block", "frequency"), rows("scaling/schemes.json", "riflex")
+)
 def test_riflex_slows_down_the_block_that_its_authors_do(base, n_blocks, period, length, block, frequency):
     omega = rfrope.geometric(n_blocks, base=base)
     got = scaling.riflex(omega, period=period, length=length).frequencies
@@ -188,13 +149,7 @@ def test_riflex_slows_down_the_block_that_its_authors_do(base, n_blocks, period,
     assert np.array_equal(np.delete(got, block), np.delete(omega, block))
 
 
-@pytest.mark.parametrize(  # every ninth frequency of an axis by FluxPosEmbed of guyyariv/DyPE (436fe61), method="ntk"
-    ("patches", "time", "expected"),
-    [
-        (128, 1.0, [1.0, 0.0326286, 0.00106463, 3.47374e-5]), (128, 0.5, [1.0, 0.0461439, 0.00212926, 9.82522e-5]),
-        (192, 0.75, [1.0, 0.0343056, 0.00117688, 4.03734e-5]), (64, 0.3, [1.0, 0.0517947, 0.0026827, 1.3895e-4]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("patches", "time", "expected"), rows("scaling/schemes.json", "dype"))
 def test_ntk_by_axis_and_step_is_that_of_dype(patches, time, expected):
     rope = Rope(rfrope.axial(rfrope.geometric(8), *[rfrope.geometric(28)] * 2).frequencies, context=(1, 64, 64))
     got = scaling.scale_axis(rope, 2, scaling.ntk, (patches / 64) ** (2 * time**2))

@@ -100,18 +100,18 @@ def scored(rotate, scale=0.125, spread=np.repeat):
     return apply
 
 
-def yarn(plain, base, factor, original, fast=32, slow=1, cut=True):
+def yarn(plain, base, factor, original, beta_fast=32.0, beta_slow=1.0, truncate=True):
     """YaRN frequencies: a ramp between the plain ones and those divided by factor."""
     dim = 2 * len(plain)
 
     def index(turns):
         return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
 
-    low, high = index(fast), index(slow)
-    if cut:
+    low, high = index(beta_fast), index(beta_slow)
+    if truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
-    ramp = np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
+    ramp = np.clip((np.arange(dim // 2) - low) / (high - low or 0.001), 0, 1)
     return plain * (1 - ramp) + plain / factor * ramp
 
 
@@ -154,7 +154,7 @@ model("llama_big_base", "LLAMA", lambda: usual(L))
 model("llama31", "LLAMA31", lambda: usual(L31, **WIDE))
 model("yarn", "YARN", lambda: usual(Y, YF), head_dim=128)
 model("yarn_mscale_ratio", "MSCALE", lambda: usual(MS, MF / (0.05 * math.log(40.0) + 1.0), **WIDE))
-model("gpt_oss_yarn_without_rounding", "OSS", lambda: usual(yarn(OSS, 150000.0, 32.0, 4096, cut=False), OF))
+model("gpt_oss_yarn_without_rounding", "OSS", lambda: usual(yarn(OSS, 150000.0, 32.0, 4096, truncate=False), OF))
 model("linear_positions_divided", "LINEAR", lambda: usual(power(64, 10000.0), at=lambda p: p.astype(np.float64) / 4.0))
 model("gptneox", "NEOX", lambda: usual(10000.0 ** -(np.arange(8) / 8.0), **WIDE), kv_heads=4)
 model("phi_growing_table", "PHI", lambda: GrowingTable(P32), kv_heads=4, head_dim=80)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import pathlib
 import warnings
@@ -15,6 +16,7 @@ torch = library("torch").module
 with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")
     transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    importlib.import_module("rfrope.integrations.transformers")
 
 transformers.logging.set_verbosity(transformers.logging.ERROR)
 
