@@ -68,30 +68,18 @@ def test_the_outputs_on_the_documentation_page(run, folder, kept_fits, monkeypat
     assert out.strip().startswith(wanted) if rest or wanted != textwrap.dedent(block).strip() else out.strip() == wanted
 
 
-HEADS = "heads MODEL --texts MODEL/text.txt --documents 4 --tokens 32"
-TUNE = "tune MODEL --texts MODEL/text.txt --documents 5 --context 64 --trained 32 --window 16 --steps 2 --starts ntk"
-LINES = (
-    "validate gaussian 'matern(nu=0.5, scale=16)' --samples 256 --trials 64",
-    "design 'matern(nu=1.5)' --head-dim 16 --heads 3 --ladder 8:512 --context 64 -o new.npz --force",
-    "inspect plane.npz --context 16",
-    "inspect --base 10000 --base 500000 --head-dim 128 --context 512",
-    "inspect {}",
-    "inspect {} layers.json --context 4096",
-    "plan {} --context 2000000",
-    "check {} --context 2000000",
-    "compare {} --sources",
-    "export {} --to json",
-    "check {} qwen.json",
-    "audit wrong.npz qwen.json",
-    "export --list",
-    pytest.param(HEADS, marks=WARNINGS),
-    pytest.param(TUNE, marks=WARNINGS),
-    pytest.param("doctor", marks=campaign),
-)
+MARKS = {"model": WARNINGS, "campaign": campaign}
+
+
+def lines(table):
+    """Lines of commands, with marks; MODEL stands for a folder with a model, ``{}`` for a config."""
+    return [
+        pytest.param(words, marks=MARKS[marks[0]] if marks else ()) for words, *marks in rows("cli/lines.json", table)
+    ]
 
 
 @pytest.mark.parametrize("width", [80, 60])
-@pytest.mark.parametrize("words", LINES)
+@pytest.mark.parametrize("words", lines("wide"))
 def test_no_line_is_wider_than_the_terminal(run, monkeypatch, folder, config, quick_fits, request, words, width):
     words = words.replace("MODEL", str(request.getfixturevalue("model"))) if "MODEL" in words else words
     for model in ("Llama 3.1 8B", "gpt-oss-20b", "Qwen2.5 7B with YaRN") if "{}" in words else ("Llama 2 7B",):
@@ -99,33 +87,16 @@ def test_no_line_is_wider_than_the_terminal(run, monkeypatch, folder, config, qu
         monkeypatch.setenv("COLUMNS", str(width))
         code, out, _ = run(*shlex.split(words.format(shlex.quote(name))))
         assert code in (0, 1)  # check and audit find something
-        lines = [line for line in out.splitlines() if not line.startswith(COPIED)]
-        assert not [line for line in lines if len(line) > width and " " in line.strip()]  # single words may
+        shown = [line for line in out.splitlines() if not line.startswith(COPIED)]
+        assert not [line for line in shown if len(line) > width and " " in line.strip()]  # single words may
 
 
-LONG = (
-    "inspect qwen.json",
-    "inspect config.json qwen.json",
-    "check qwen.json",
-    "compare qwen.json",
-    pytest.param("plan --context 262144 qwen.json", marks=campaign),
-    "design gaussian(scale=32) --head-dim 64 --heads 4 --context 2048",
-    "export qwen.json --to json",
-    "export --list",
-    "validate --samples 64 --trials 64",
-    pytest.param(HEADS, marks=WARNINGS),
-    pytest.param("doctor", marks=campaign),
-    "audit wrong.npz qwen.json",
-    pytest.param(TUNE + " -o new.npz --force", marks=WARNINGS),
-)
-
-
-def rows(lines):
+def heights(shown):
     """Return the rows that lines take on a terminal of 80 columns."""
-    return sum(max(1, -(-len(line) // 80)) for line in lines)
+    return sum(max(1, -(-len(line) // 80)) for line in shown)
 
 
-@pytest.mark.parametrize("words", LONG)
+@pytest.mark.parametrize("words", lines("long"))
 def test_a_text_has_25_rows_until_all_are_asked_for(run, monkeypatch, folder, quick_fits, request, words):
     monkeypatch.setenv("COLUMNS", "80")
     words = words.replace("MODEL", str(request.getfixturevalue("model"))) if "MODEL" in words else words
@@ -134,10 +105,10 @@ def test_a_text_has_25_rows_until_all_are_asked_for(run, monkeypatch, folder, qu
     monkeypatch.setattr(shared, "LINES", 25)
     assert run(command, *others, "--all")[1].splitlines() == whole
     shown = run(command, *others)[1].splitlines()
-    if rows(whole) > 25:
+    if heights(whole) > 25:
         whole = [*whole[: len(shown) - 1], f"({len(whole) - len(shown) + 1} more lines with --all)"]
     assert shown == whole
-    assert rows(shown) <= 25
+    assert heights(shown) <= 25
     assert not shown[0].endswith(":")  # the verdict, not a heading
 
 

@@ -5,8 +5,6 @@ shares no memory with NumPy; torch's "meta" device, whose tensors have no values
 device that records every call in a CUDA graph, during which CUDA itself refuses to wait for the stream.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib
@@ -21,7 +19,7 @@ import calls
 import numpy as np
 import pytest
 from calls import CALLS, FROM_HOST, MADE_ON_HOST, Place
-from conftest import library
+from conftest import library, rows
 
 import rfrope
 from rfrope import analysis
@@ -46,16 +44,7 @@ class Watched(types.ModuleType):
         return getattr(self.space, name)
 
 
-# fmt: off
-QUEUED = {
-    "abs", "all", "any", "arange", "argmin", "astype", "atan2", "broadcast_to", "concat", "cos", "cumulative_sum",
-    "empty", "exp", "expand_dims", "expm1", "finfo", "floor", "full", "full_like", "imag", "isfinite", "isinf",
-    "log", "log1p", "logaddexp", "matmul", "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod",
-    "real", "remainder", "reshape", "round", "sin", "sqrt", "squeeze", "stack", "sum", "take", "tril", "where",
-    "zeros_like", "__array_namespace_info__", "int32", "int64", "uint8", "float32", "float64", "complex64",
-    "complex128",
-}
-# fmt: on
+(QUEUED,) = map(set, rows("libraries/device.json", "queued"))
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Executors of other projects: the same bits from any number of workers, and none of the work lost with a worker."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import importlib

@@ -1,7 +1,5 @@
 """JAX at home: a cache that grows in a scan, arrays on several devices, second derivatives, exact advice."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

@@ -1,7 +1,5 @@
 """MLX by the generic path: exact with frequencies of the host, a warning of those in its float32, transformations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conftest import library

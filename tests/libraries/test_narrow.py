@@ -1,7 +1,5 @@
 """Narrow numbers of torch: devices without float64, as Apple's, and features of 16 bits, in every public function."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import calls

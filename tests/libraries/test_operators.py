@@ -5,8 +5,6 @@ what they run, and memory that is only asked for counts as none. On the CPU, wit
 same code gives numbers.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """docs/_data/support.inc against what calls of every public function find, on every library."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

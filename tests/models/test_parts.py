@@ -234,16 +234,7 @@ def test_sections_are_those_that_the_model_uses(model):
 # -- every model type that the table of defaults knows -----------------------------------------------------------------
 
 
-ODD_OUT = {
-    "codegen": "has no inv_freq; see test_models_with_a_table_of_sinusoids",
-    "cohere_compass_text": "its class says nothing of a RoPE by default, and cannot be built then",
-    "gptj": "has no inv_freq; see test_models_with_a_table_of_sinusoids",
-    **dict.fromkeys(("exaone", "sarvam_mla", "sarvam_moe"), "its config is for another model's class"),
-    "internlm3": "transformers has its config and no model",
-    "iquestcoder": "transformers has its config and no model",
-    "llama4_vision_model": "has no inv_freq; see test_published_vision",
-    "qwen3_omni_moe_text": "its class has an odd head_dim by default, which no model has",
-}
+ODD_OUT = rows("models/parts.json", "odd")  # types, and why their class is not asked for its buffers
 TABLE = {name: entry for name, entry in model_types().items() if has_defaults(entry)}
 KNOWN = [name for name, defaults in TABLE.items() if defaults.get("axial") != "unknown"]
 

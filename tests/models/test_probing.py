@@ -575,16 +575,7 @@ def test_buffers_of_a_model_that_are_wrong(tiny):
 
 
 TURNED = "query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)"
-ON_THE_WAY = {  # lines in place of the one that turns, and words of the first finding
-    "dropped": ("apply_rotary_pos_emb(query_states, key_states, cos, sin)", "queries that attention is given are not"),
-    "keys alone": (TURNED.replace("query_states, key", "_, key", 1), "queries that attention is given are not"),
-    "queries alone": (TURNED.replace(", key_states =", ", _ ="), "keys that attention is given are not"),
-    "twice": (f"{TURNED}; {TURNED}", "turned a second time"),
-    "in reverse": (f"{TURNED}; key_states = key_states.flip(-1)", "they are reordered"),
-    "longer": (f"{TURNED}; key_states = key_states * 1.5", "keys are multiplied by 1.5 between"),
-    "other heads": (f"{TURNED}; query_states = query_states.flip(1)", "they are reordered"),
-    "exchanged": (f"{TURNED}; query_states = key_states.repeat(1, 2, 1, 1)", "queries that attention is given are not"),
-}
+ON_THE_WAY = rows("models/probing.json", "on the way")  # lines in place of that one, and words of the first finding
 
 
 @pytest.mark.parametrize("name", ["", *ON_THE_WAY])
@@ -592,11 +583,11 @@ def test_what_reaches_attention(tiny, name, monkeypatch):
     """A line of Llama's attention, as models under repair have it."""
     from transformers.models.llama import modeling_llama
 
-    line, says = ON_THE_WAY.get(name, (TURNED, ""))
+    line, says = ON_THE_WAY.get(name, ("{}", ""))
     source = inspect.getsource(modeling_llama.LlamaAttention.forward)
     assert TURNED in source
     names = {}
-    text = f"from __future__ import annotations\n{textwrap.dedent(source.replace(TURNED, line))}"
+    text = f"from __future__ import annotations\n{textwrap.dedent(source.replace(TURNED, line.replace('{}', TURNED)))}"
     exec(compile(text, "forward", "exec"), modeling_llama.__dict__, names)
     monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", names["forward"])
     findings = models.probe(tiny.made()).findings

@@ -5,8 +5,6 @@ public function; ``{"ones": shape}``, ``{"full": [shape, value]}``, ``{"array": 
 arrays and Ropes.
 """
 
-from __future__ import annotations
-
 import builtins
 import functools
 import importlib.util
