@@ -383,6 +383,4 @@ def _first(lag: int | None) -> str:
 
 def _nearest(fit: KernelFit | None) -> str:
     """Return a kernel and its error in words."""
-    if fit is None:
-        return "none"
-    return f"{fit.sentence}: not near" if fit.rms > _FAR else fit.sentence
+    return "none" if fit is None else f"{fit.sentence}{': not near' if fit.rms > _FAR else ''}"

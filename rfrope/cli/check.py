@@ -97,10 +97,8 @@ def _compare(options: argparse.Namespace) -> int:
     listed = found.ropes[0].engines if options.sources else ()
     parts += [Words([f"{one.engine} {one.version}", *(f"  {file}" for file in one.sources)]) for one in listed]
     report = Report(parts, found.report().verdict)
-    data = found.to_dict()
-    if options.all:
-        data |= {"laws": [plain(rope.laws) for rope in found.ropes]}
-    page.emit(options, f"Engines on {options.source}", report, data)
+    named = {"laws": [plain(rope.laws) for rope in found.ropes]} if options.all else {}
+    page.emit(options, f"Engines on {options.source}", report, found.to_dict() | named)
     return 0
 
 

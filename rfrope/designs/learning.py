@@ -233,14 +233,12 @@ def _read_design(rope: Rope, vectors: np.ndarray) -> tuple[list[Kernel], np.ndar
     laws = _read_laws(source.kernel, count)
     last = source.scaled_by[-1] if source.scaled_by else {}
     began = _read_laws(last["began"], count) if last.get("scheme") == _LEARNED and "began" in last else laws
-    found: list[np.ndarray | None]
+    found: list[np.ndarray | None] = [None]
     if source.design == "quantile":
         found = [sets.quantile_points(law, n_blocks) for law in began]
     elif source.design in sets.POINTS and source.seed is not None:
         key = random.key_from_rng(source.seed)
         found = [sets.POINTS[source.design](law, key, n_blocks, h, 1)[0] for h, law in enumerate(began)]
-    else:
-        found = [None]
     points = [one for one in found if one is not None]
     if len(points) < len(laws):
         raise ValueError(

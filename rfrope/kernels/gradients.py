@@ -31,6 +31,9 @@ Values = dict[str, Any]  # arrays of one library, by the name of a parameter
 _TAIL_GRID = np.arange(-3.6, 7.0, 0.12)  # of t in r = exp(t - exp(-t)), by which tails are integrated
 _TAIL_NODES = np.exp(_TAIL_GRID - np.exp(-_TAIL_GRID))
 _TAIL_WEIGHTS = 0.12 * _TAIL_NODES * (1.0 + np.exp(-_TAIL_GRID))
+_NODES, _WEIGHTS = 0.5 * np.asarray(np.polynomial.legendre.leggauss(14)) + [[0.5], [0.0]]  # of Gauss on (0, 1)
+_CENTRE = 3.0  # (nu + 1) y^2 up to which quantiles come from an integral from 0 by these
+_NEAR = 0.02  # distance from 1/2 of probabilities for which that holds for any nu
 _NEWTON_STEPS = 12  # from bounds of quantiles
 _STEPS_FROM_ROOT = 2  # from those of SciPy: derivatives up to the third are exact
 _LARGEST_NARROW = 2.0**120  # where float64 is missing
@@ -146,12 +149,13 @@ def _student_quantile(nu: Array, p: np.ndarray, xp: ModuleType) -> Array:
     """Return y >= 0 with the tail p <= 1/2, Student's t with 2 nu degrees of freedom being ``sqrt(2 nu) sinh(y)``.
 
     The density of y is proportional to ``cosh(y)^(-2 nu)``, so that the logarithm of the tail is concave: Newton's
-    steps from a y beyond the root stay beyond it. ``cosh y >= exp(y) / 2`` bounds the tail, and gives such a y.
+    steps from a y beyond the root stay beyond it. ``cosh y >= exp(y) / 2`` bounds the tail, and gives such a y. Near
+    the median, where y and its slope vanish, Newton's steps are for the integral from 0 to y, from y = 0.
     """
-    from scipy.special import betaincinv, digamma
+    from scipy.special import betaincinv
 
     def log_cosh(y: Array, xp: ModuleType) -> Array:
-        return y + xp.log1p(xp.exp(-2.0 * y)) - math.log(2.0)
+        return y + xp.log1p(0.5 * xp.expm1(-2.0 * y))
 
     if known := array.has_host_values(nu):
         own = array.to_host(nu).real
@@ -159,10 +163,16 @@ def _student_quantile(nu: Array, p: np.ndarray, xp: ModuleType) -> Array:
         rest = np.where(p < 0.25, 1.0 - share, betaincinv(0.5, own, 1.0 - 2.0 * p))
         root = np.arcsinh(np.sqrt(rest / share))
         if isinstance(nu, np.ndarray) and np.iscomplexobj(nu):
-            size, above = 1.0 / (own + np.sqrt(own)), log_cosh(root, np)
-            rise = log_cosh(root[..., None] + size[..., None] * _TAIL_NODES, np) - above[..., None]
-            length, mean = _tail_and_mean(-2.0 * own[..., None] * rise, rise, size)
-            return root + length * (digamma(own + 0.5) - digamma(own) - 2.0 * (mean + above)) * (nu - own)
+            is_near, size, above = (own + 1.0) * root * root < _CENTRE, 1.0 / (own + np.sqrt(own)), log_cosh(root, np)
+            tail = size[..., None] * _TAIL_NODES
+            rises = log_cosh(tail, np), log_cosh(root[..., None] + tail, np) - above[..., None]
+            (_, mean_rise), (length, mean) = (_tail_and_mean(-2.0 * own[..., None] * one, one, size) for one in rises)
+            by_nu = 2.0 * mean_rise  # the difference of digamma functions at nu + 1/2 and nu, with more digits
+            y = np.where(is_near, root, 0.0)[..., None]
+            height, top = log_cosh(y * _NODES, np), log_cosh(y, np)
+            parts = _WEIGHTS * np.exp(2.0 * own[..., None] * (top - height)) * (2.0 * height - by_nu[..., None])
+            slope = np.where(is_near, y[..., 0] * np.sum(parts, axis=-1), length * (by_nu - 2.0 * (mean + above)))
+            return root + slope * (nu - own)
     log_p, size, each = _constant(np.log(p), nu, xp), 1.0 / (nu + xp.sqrt(nu)), nu[..., None]
 
     def log_length(y: Array) -> Array:
@@ -173,10 +183,15 @@ def _student_quantile(nu: Array, p: np.ndarray, xp: ModuleType) -> Array:
 
     log_half = log_length(xp.zeros_like(nu)) + math.log(2.0)
     bound = (2.0 * nu * math.log(2.0) - xp.log(2.0 * nu) - log_half - log_p) / (2.0 * nu)
-    y = _constant(root, nu, xp) if known else bound
+    share, nodes, weights = (_constant(one, nu, xp) for one in (0.5 - p, _NODES, _WEIGHTS))
+    is_near, inside = share < _NEAR, share * xp.exp(log_half)
+    y = _constant(root, nu, xp) if known else xp.where(is_near, xp.zeros_like(bound), bound)
     for _ in range(_STEPS_FROM_ROOT if known else _NEWTON_STEPS):
-        log_own = log_length(y)
-        y = y + xp.exp(log_own) * (log_own - 2.0 * nu * log_cosh(y, xp) - log_half - log_p)
+        log_own, log_density = log_length(y), -2.0 * nu * log_cosh(y, xp)
+        z = xp.where(is_near, y, xp.zeros_like(bound))
+        own = z * xp.sum(weights * xp.exp(-2.0 * each * log_cosh(z[..., None] * nodes, xp)), axis=-1)
+        near = (inside - own) * xp.exp(2.0 * nu * log_cosh(z, xp))
+        y = y + xp.where(is_near, near, xp.exp(log_own) * (log_own + log_density - log_half - log_p))
         y = xp.where(y > 0.0, y, xp.zeros_like(y))
     return y
 

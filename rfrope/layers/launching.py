@@ -10,12 +10,14 @@ import numpy as np
 import torch
 
 from rfrope._core import angles, array, turns
+from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import TRITON, dispatched
 from rfrope._core.libraries import TORCH
 from rfrope.designs.learning import LearnedKernel
 from rfrope.kernels import parse
+from rfrope.kernels.families import Scaled
 from rfrope.rotation.pairings import assign_blocks
 from rfrope.rotation.rope import Rope
 
@@ -310,11 +312,19 @@ def _parted(law: LearnedKernel, flat: Array) -> dict[str, Array]:
 
 
 def _tabulate(law: LearnedKernel, flat: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return frequencies in their shape, and their derivatives ``(*H, D, k, P)``, by complex steps."""
-    rows = [flat + 1j * _STEP * one for one in np.eye(flat.shape[-1])]
+    """Return frequencies in their shape, and their derivatives ``(*H, D, k, P)``, by complex steps.
+
+    By the logarithm of the length of a law in one axis, the last of its parameters, that is minus the frequency, or 0
+    where that was cut.
+    """
+    has_length = isinstance(law.kernel, Scaled) and law.kernel.ndim == 1 and [*law.parameters][1:] == ["log_scale"]
+    rows = [flat + 1j * _STEP * one for one in np.eye(flat.shape[-1])[: 1 if has_length else None]]
     moved = [law.move(_parted(law, row[..., None, :]), _HOST) for row in rows]
-    slopes = np.stack([one.imag.reshape(*law.points.shape[:-1], -1) / _STEP for one in moved], -1)
-    return torch.from_numpy(moved[0].real.copy()), torch.from_numpy(slopes)
+    slopes = [one.imag.reshape(*law.points.shape[:-1], -1) / _STEP for one in moved]
+    omega = moved[0].real.copy()
+    if has_length:
+        slopes.append(np.where(np.abs(omega) < LARGEST, -omega, 0.0).reshape(slopes[0].shape))
+    return torch.from_numpy(omega), torch.from_numpy(np.stack(slopes, -1))
 
 
 @lru_cache(maxsize=256)

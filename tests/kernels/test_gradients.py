@@ -91,6 +91,33 @@ def test_shapes_move_frequencies_by_the_derivative_of_the_distribution_function(
         np.testing.assert_allclose(of_matern, -z * z / w**2 * found, rtol=1e-10)
 
 
+def student_beside_median(nu, q):
+    """Student's quantile at 1/2 + q: sqrt(2 nu) sinh(y), y by a series in q B(nu, 1/2), to its fourth power."""
+    v = q * mp.beta(nu, 0.5)
+    return mp.sqrt(2 * nu) * (v + (nu / 3 + mp.mpf(1) / 6) * v**3)
+
+
+BESIDE_MEDIAN = [("matern", "nu", nu, student_beside_median) for nu in NU] + [
+    ("matern(nu=3.7)", "scale", 0.3, lambda scale, q: student_beside_median(mp.mpf(3.7), q) / scale),
+    ("log_uniform(low=0.01, high=0.9)", "low", 0.01, lambda low, q: low * (mp.mpf(0.9) / low) ** (2 * q)),
+    ("log_uniform(low=0.01, high=0.9)", "high", 0.9, lambda high, q: mp.mpf(0.01) * (high / mp.mpf(0.01)) ** (2 * q)),
+    ("gaussian", "scale", 0.3, lambda scale, q: mp.sqrt(2) * mp.erfinv(2 * q) / scale),
+]
+
+
+@pytest.mark.parametrize(("text", "name", "value", "quantile"), BESIDE_MEDIAN)
+def test_slopes_beside_the_median_keep_their_digits_by_graphs_and_by_complex_steps(text, name, value, quantile, torch):
+    q = 2.0 ** -np.arange(24.0, 53.0, 4.0)  # from 6e-8 on: exact, and so is 1/2 + q
+    u, step = 0.5 + q, 2.0**-200
+    by_graph = torch.full((len(q), 1), value, dtype=torch.float64, requires_grad=True)
+    moved(u, text, **{name: by_graph}).sum().backward()
+    by_step = moved(u, text, **{name: np.full((len(q), 1), value + 1j * step)}).imag / step
+    with mp.workdps(40):
+        exact = [float(mp.diff(lambda at, one=one: quantile(at, mp.mpf(one)), mp.mpf(value))) for one in q]
+    np.testing.assert_allclose(by_graph.grad[:, 0], exact, rtol=1e-9)
+    np.testing.assert_allclose(by_step, exact, rtol=1e-9)
+
+
 def test_slopes_of_slopes_are_right_too(torch):
     def slope(nu):
         value = learnable(nu)
