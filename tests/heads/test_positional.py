@@ -230,8 +230,7 @@ def test_an_offset_without_a_key_has_no_mass():
     assert split.mass == pytest.approx(split.weights[split.lags == -3].item())
 
 
-def test_attention_without_float64():
-    jax = pytest.importorskip("jax", reason="jax is not installed")
+def test_attention_without_float64(jax):
     wanted = heads.positional_attention(OMEGA, 300, offset=-4, temperature=0.05)
     with jax.enable_x64(False) if hasattr(jax, "enable_x64") else jax.experimental.disable_x64():
         for omega in (jax.numpy.asarray(OMEGA), OMEGA.tolist()):
@@ -241,9 +240,7 @@ def test_attention_without_float64():
             assert int(found.rival) == wanted.rival
 
 
-def test_attention_is_compiled_and_has_gradients():
-    jax = pytest.importorskip("jax", reason="jax is not installed")
-    jax.config.update("jax_enable_x64", True)
+def test_attention_is_compiled_and_has_gradients(jax):
 
     def mass(omega):
         return heads.positional_attention(omega, 40, offset=-3, temperature=0.25).mass

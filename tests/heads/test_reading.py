@@ -117,8 +117,7 @@ def test_standard_errors_count_degrees_of_freedom():
     assert squares[2] == pytest.approx(float(rows[2] @ [apart, joint]), rel=1e-9)
 
 
-def test_gradients_where_nothing_varies_are_zero_and_not_nan():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+def test_gradients_where_nothing_varies_are_zero_and_not_nan(torch):
     for pairs in ("all", "occurring"):
         q, k = (torch.tensor(np.full((3, 8), value), requires_grad=True) for value in (0.5, 0.25))
         found = heads.profile(q, k, torch.tensor([0.0, -1.0]), torch.tensor(OMEGA), pairs=pairs)
@@ -229,8 +228,7 @@ def test_a_shift_of_keys_is_that_of_scores():
         assert mean == pytest.approx(wanted, rel=1e-12)
 
 
-def test_gradients_reach_magnitudes_and_a_shift():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+def test_gradients_reach_magnitudes_and_a_shift(torch):
     m, n = (torch.rand(7, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
     delta = torch.linspace(-3.0, -0.5, 4, dtype=torch.float64, requires_grad=True)
     rope = rfrope.Rope(torch.tensor(OMEGA), polar=True)

@@ -22,14 +22,6 @@ LINE = rfrope.geometric(4)
 
 
 @pytest.fixture
-def jax():
-    library("jax")
-    import jax
-
-    return jax
-
-
-@pytest.fixture
 def narrow(jax):
     """JAX without float64."""
     with jax.enable_x64(False) if hasattr(jax, "enable_x64") else contextlib.nullcontext():

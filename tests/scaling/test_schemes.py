@@ -217,9 +217,8 @@ def test_lists_beside_arrays_come_to_their_library(xp):
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_gradients_reach_the_frequencies(name):
+def test_gradients_reach_the_frequencies(name, torch):
     """Every scheme is linear in the frequencies or smooth; compared with differences of the scheme itself."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
     host, weights = rfrope.geometric(8), np.cos(np.arange(8.0))
     omega = torch.tensor(host, requires_grad=True)
     (SCHEMES[name](omega).frequencies * torch.tensor(weights)).sum().backward()
@@ -229,8 +228,7 @@ def test_gradients_reach_the_frequencies(name):
 
 
 @pytest.mark.parametrize("high", [1.0, 4.0])
-def test_gradients_of_llama3_are_finite_everywhere(high):
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+def test_gradients_of_llama3_are_finite_everywhere(high, torch):
     step = 2 * math.pi / 8192
     omega = torch.tensor([0.0, 1.0, step, 4 * step, -step, 1e-300], dtype=torch.float64, requires_grad=True)
     scaling.llama3(omega, 8.0, **LLAMA3 | {"high_freq_factor": high}).frequencies.sum().backward()
@@ -238,9 +236,7 @@ def test_gradients_of_llama3_are_finite_everywhere(high):
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_under_jit(name):
-    jax = pytest.importorskip("jax", reason="jax is not installed")
-    jax.config.update("jax_enable_x64", True)
+def test_under_jit(name, jax):
     got = jax.jit(lambda w: SCHEMES[name](w).frequencies)(jax.numpy.asarray(rfrope.geometric(8)))
     np.testing.assert_allclose(np.asarray(got), SCHEMES[name](rfrope.geometric(8)).frequencies, rtol=1e-15)
 

@@ -1,7 +1,5 @@
 """A headless Chromium that opens a page from the disk, runs a script on it, and gives back what the script found."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -1,7 +1,5 @@
 """Config classes of transformers by model type, and sizes that make their models small; where it is missing, a skip."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import warnings

@@ -5,8 +5,6 @@ of rfrope; definitions of RoPE and of its schemes are those of blind_models.py. 
 tokens, head_dim)``, positions ``(batch, tokens)`` or ``(batch, tokens, axes)``.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Configs of models for the rules of engines, and checks of the tables that engines make of them."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import warnings

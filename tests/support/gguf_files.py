@@ -1,7 +1,5 @@
 """GGUF files of a few bytes, written without the package gguf: keys of one architecture, and tensors."""
 
-from __future__ import annotations
-
 import pathlib
 import struct
 from typing import Any

@@ -1,7 +1,5 @@
 """Packages of other projects that tests run, where they are installed, and scripts of this one."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

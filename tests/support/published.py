@@ -5,8 +5,6 @@ there has ``"lists": n``, the published lists of one number for each frequency a
 length; only these are not the models' own.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any, NamedTuple

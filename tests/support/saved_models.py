@@ -1,7 +1,5 @@
 """A tiny model with a tokenizer, in a folder: what a command that loads models is given."""
 
-from __future__ import annotations
-
 import pathlib
 
 import tiny_models

@@ -1,7 +1,5 @@
 """A llama, or a phi3, of two small layers: its GGUF, and its forward pass in NumPy."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Tiny models of transformers with weights of a fixed seed, and their logits; where transformers is missing, a skip."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import pathlib
