@@ -156,10 +156,10 @@ def print_text(text: Any, file: TextIO | None = None) -> None:
 def print_report(options: argparse.Namespace, report: Report, below: Sequence[str] = ()) -> None:
     """Print a report, its verdict first: as many rows as `LINES`, or all with ``--all``; and other lines below it."""
     lines = results.wrap(printable(str(report.led), "\n")).split("\n")
-    width = results.WIDTH.get() or 1000
+    width, room = results.WIDTH.get() or 1000, LINES - len(below) - bool(below)
     rows = [*itertools.accumulate(max(1, -(-len(line) // width)) for line in lines)]
-    if rows[-1] > LINES and not options.all:
-        shown = max(1, sum(row < LINES for row in rows))
+    if rows[-1] > room and not options.all:
+        shown = max(1, sum(row < room for row in rows))
         first = "\n".join(lines[:shown]).rstrip().split("\n")
         lines = [*first, f"({len(lines) - len(first)} more lines with --all)"]
     print_text("\n".join([*lines, *([""] if below else []), *below]))
