@@ -5,47 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, parallel
+from rfrope._core import angles, array, sums
+from rfrope._core.angles import Angles
 from rfrope._core.arguments import named, show, whole
 from rfrope._core.results import Report, Result, Table, Words, plain
 from rfrope.analysis import bases
 from rfrope.analysis.curves import first_negative_lag
-from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
-from rfrope.rotation.rope import Rope, refuse_polar, replace_fields
+from rfrope.rotation.rope import Rope, refuse_polar
 from rfrope.scaling import schemes
 from rfrope.scaling.registry import EVERYWHERE, Stretched, describe_reach
 from rfrope.scaling.registry import stretched as stretched_by_config
 
-OPTIMISED, _YARN, _LLAMA3, _AS_IT_IS = "optimised", "yarn", "llama3", "as it is"
+_YARN, _LLAMA3, _AS_IT_IS = "yarn", "llama3", "as it is"
 _WHOLE = ("partial_rotary_factor", 1.0)  # goes without saying
 _LADDER = 1e-12  # how far, relatively, frequencies may be from the ladder of a base
 _DIGITS = 3  # digits to which measures are alike
-_KINDS = ("better", "even", "worse")
-_MEASURES = {
-    "departure": "departure",
-    "unseen": "unseen angles",
-    "first_negative_lag": "first lag below 0",
-    "resolution": "resolution of neighbours",
-}
 _PERPLEXITY = {  # SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 16384: experiments/extend_context.py
     _YARN: 4.96,
     "ntk": 5.10,
     _LLAMA3: 5.20,
-    OPTIMISED: 5.28,
     "linear": 20.77,
     _AS_IT_IS: 58.50,
 }
 _EVIDENCE = (
     "Methods are ordered by perplexity, measured for one model at twice its context, without training.",
     "The other columns describe geometry: angles, and the mean score of equal content.",
-)
-_NOT_ADVISED = (
-    "It is not the recommended config: it is optimised for geometry alone, and the measured perplexities of yarn,\n"
-    "ntk and llama3 were lower."
 )
 _NOTES = """\
 perplexity: of SmolLM2-135M-Instruct beyond its 8192 positions, on texts of 16384 tokens; not of this model.
@@ -63,7 +51,7 @@ class Method(Result):
     Attributes
     ----------
     name : str
-        "as it is", "linear", "ntk", "yarn", "llama3" or "optimised".
+        "as it is", "linear", "ntk", "yarn" or "llama3".
     rope : Rope
         The frequencies, with their attention factor and the longer context.
     rope_parameters : dict or None
@@ -145,7 +133,7 @@ class Plan(Result):
     >>> import rfrope
     >>> found = rfrope.analysis.plan(rfrope.Rope(rfrope.geometric(32), context=2048), 4096)
     >>> [one.name for one in found.methods]
-    ['yarn', 'ntk', 'llama3', 'optimised', 'linear', 'as it is']
+    ['yarn', 'ntk', 'llama3', 'linear', 'as it is']
     """
 
     trained_context: int
@@ -157,7 +145,6 @@ class Plan(Result):
     left_out: dict[str, str]
     stretched: Stretched | None = None
     caution: str = ""
-    _also = ("optimised_against_yarn",)
 
     def method(self, name: str) -> Method:
         """Return the method of a name; case and punctuation are ignored."""
@@ -166,16 +153,6 @@ class Plan(Result):
         if name in self.left_out:
             raise ValueError(f"name is {show(name)}, which is left out: {self.left_out[name]}")
         return by_name[name]
-
-    def compare(self, name: str, other: str) -> dict[str, str]:
-        """Return "better", "even" or "worse" for each measure of one method against another."""
-        first, second = _keys(self.method(name)), _keys(self.method(other))
-        return {measure: _KINDS[1 + (first[measure] > key) - (first[measure] < key)] for measure, key in second.items()}
-
-    @property
-    def optimised_against_yarn(self) -> dict[str, str] | None:
-        """Result of `compare` for the optimised set and YaRN; None if YaRN is left out."""
-        return None if _YARN in self.left_out else self.compare(OPTIMISED, _YARN)
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
@@ -232,17 +209,12 @@ class Plan(Result):
         verdict = f"{first.name} is first, by perplexity measured for one model: {first.perplexity:.2f}."
         if self.stretched is not None and self.context <= self.stretched.reach:
             verdict = f"The config reaches {self.context} positions unchanged."
-        kept = f"none above that of a slower block; blocks of {KEPT_TURNS:.0f} turns or more stay"
-        lines = [f"optimised: divisors from 1 to {self.context / self.trained_context:.4g}, {kept}.", _NOT_ADVISED]
-        compared = [f"{kind} in {_MEASURES[name]}" for name, kind in (self.optimised_against_yarn or {}).items()]
-        if compared:
-            lines.append(f"optimised against yarn: {', '.join(compared)}.")
         notes = Words([_NOTES, *(f"{name} is left out: {reason}." for name, reason in self.left_out.items())])
-        return Report([Words([self.preface]), Table(self.table, rule=False), notes, Words(lines)], verdict)
+        return Report([Words([self.preface]), Table(self.table, rule=False), notes], verdict)
 
 
 @array.select_device
-def plan(rope: Any, context: int, *, trained_context: int | None = None, progress: Any = None) -> Plan:
+def plan(rope: Any, context: int, *, trained_context: int | None = None) -> Plan:
     """Compare methods that extend the context of a trained model: measured perplexity and geometry.
 
     The perplexity was measured on one small model at twice its context, not on yours.
@@ -259,8 +231,6 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
         Positions in training, at least 2. Default: the Rope's context. A value above a scheme's original context (for
         linear, ntk and proportional, which name none, at least the config's own) means that the model was trained with
         the scheme: its frequencies are then the start, for dynamic and longrope those at the trained context.
-    progress : None, bool or callable
-        Shows the finished starts of the optimisation; see `rfrope.estimate_kernel`.
 
     Returns
     -------
@@ -281,8 +251,8 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     Notes
     -----
     With s the ratio of the contexts, the methods are the trained frequencies unchanged; `linear`, `ntk` and `yarn` with
-    factor s; `llama3` with s and the bands of Llama 3.1; and "optimised", a set of divisors found by rfrope. YaRN is
-    left out if the trained frequencies are not a geometric ladder. Measures ignore attention factors:
+    factor s; and `llama3` with s and the bands of Llama 3.1. YaRN is left out if the trained frequencies are not a
+    geometric ladder. Measures ignore attention factors:
 
     - departure: the root mean square of ``C'(m) - C(m)`` over all trained lags m, with C the mean kernel;
     - unseen: a block with less than a turn in training showed angles up to ``trained_context theta``, and meets new
@@ -291,25 +261,17 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     - resolution: ``(1 - C'(1)) / (1 - C(1))``; more is better.
 
     Departures and resolutions equal in three digits share a rank, as do equal counts and lags. Ranks in the four
-    measures are added, but do not order the methods: on the one model measured, the best by geometry, "optimised", came
-    after YaRN, ntk and llama3.
-
-    The optimised set has divisors from 1 to s that do not decrease towards slower blocks. Blocks with no full turn are
-    divided by s, so that none meets unseen angles, and those with 32 turns or more stay, as in YaRN. The others
-    minimise the departure by sequential quadratic programming (SciPy's SLSQP) from four starts, with a resolution and a
-    first negative lag at least those of YaRN (of llama3 if YaRN is left out) as constraints. If no set satisfies all,
-    `Plan.compare` and the text say where it falls behind. Its attention factor is the trained one.
+    measures are added, but do not order the methods: on the one model measured, a set of divisors optimised for this
+    geometry came after YaRN, ntk and llama3.
 
     Examples
     --------
     >>> import rfrope
     >>> found = plan(rfrope.Rope(rfrope.geometric(64, base=5e5), context=8192), 32768)
     >>> [method.name for method in found.methods]
-    ['yarn', 'ntk', 'llama3', 'optimised', 'linear', 'as it is']
-    >>> found.compare("optimised", "yarn")
-    {'departure': 'better', 'unseen': 'even', 'first_negative_lag': 'even', 'resolution': 'even'}
-    >>> round(found.method("optimised").departure, 2), round(found.method("yarn").departure, 2)
-    (0.09, 0.11)
+    ['yarn', 'ntk', 'llama3', 'linear', 'as it is']
+    >>> round(found.method("llama3").departure, 3), round(found.method("yarn").departure, 3)
+    (0.105, 0.111)
     """
     trained = rope if isinstance(rope, Rope) else Rope(rope)
     refuse_polar(trained, "rope", "the methods for longer contexts were made and measured for RoPE")
@@ -329,20 +291,18 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     context = whole("context", context)
     if context <= trained_context:
         raise ValueError(f"context is {context}; expected more than the {trained_context} trained positions")
-    parallel.check_progress(progress)
     still = np.zeros(max(0, (trained.qk_head_dim + 1) // 2 - omega.size))
-    given = Stretch(np.append(np.abs(omega), still), trained_context, context)
+    given = _Stretch(np.append(np.abs(omega), still), trained_context, context)
     made, left_out = _published(replace(trained, context=trained_context), given)
     methods = [_measured(name, one, parameters, given) for name, (one, parameters) in made.items()]
-    methods.append(_optimised(trained, given, methods, progress))
     keys = [_keys(method) for method in methods]
-    ranks = [[1 + sum(other[name] < one[name] for other in keys) for name in _MEASURES] for one in keys]
+    ranks = [[1 + sum(other[name] < one[name] for other in keys) for name in one] for one in keys]
     placed = [replace(method, places=sum(each)) for method, each in zip(methods, ranks, strict=True)]
     return Plan(
         trained_context,
         context,
         trained.n_blocks,
-        int(np.sum(given.turns[: trained.n_blocks] < 1.0)),
+        int(np.sum(given.complete_no_turn[: trained.n_blocks])),
         first_negative_lag(given.trained, trained_context - 1),
         tuple(sorted(placed, key=lambda method: method.perplexity)),
         left_out,
@@ -356,9 +316,10 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
 _Made = dict[str, tuple[Rope, dict[str, Any] | None]]
 
 
-def _published(trained: Rope, given: Stretch) -> tuple[_Made, dict[str, str]]:
+def _published(trained: Rope, given: _Stretch) -> tuple[_Made, dict[str, str]]:
     """Ropes of the published methods with what a config says of them, and why others are left out."""
-    factor, original, base = given.factor, given.trained_context, ladder_base(trained)
+    original, base = given.trained_context, ladder_base(trained)
+    factor = given.context / original
     long: dict[str, Any] = {"factor": factor, "original_max_position_embeddings": original}
     bands: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}  # Llama 3.1's
     makers: dict[str, tuple[Callable[[], Rope], dict[str, Any]]] = {
@@ -401,49 +362,34 @@ def ladder_base(trained: Rope) -> float | None:
     return bases.ladder_base(trained.frequencies, _LADDER, trained.source.rope_parameters.get("rope_theta", 0.0))
 
 
-def _optimised(trained: Rope, given: Stretch, methods: list[Method], progress: Any) -> Method:
-    """Return the best of a few local minima: as good as YaRN in most measures, then with the least departure."""
-    by_name = {method.name: method for method in methods}
-    reference = by_name.get(_YARN, by_name[_LLAMA3])
-    starts = [given.stepped, *(_sizes(by_name[name].rope, given) for name in (_LLAMA3, _YARN) if name in by_name)]
-    ramp = given.stepped
-    ramp[given.free] *= given.factor ** -(np.arange(given.free.size) / max(1, given.free.size))
-    found = []
-    for start in parallel.show_progress([*starts, ramp], len(starts) + 1, progress):
-        omega = stretched(
-            given,
-            start,
-            resolution=reference.resolution * neighbours(given.trained),
-            positive_until=reference.first_negative_lag or given.context,
-        )
-        signed = np.copysign(omega[: trained.n_blocks], trained.frequencies)
-        step = {"scheme": OPTIMISED, "factor": given.factor, "trained_context": given.trained_context}
-        source = replace(trained.source, scaled_by=(*trained.source.scaled_by, step))
-        rope = replace_fields(trained, frequencies=signed, context=given.context, source=source)
-        found.append(_measured(OPTIMISED, rope, None, given))
-    worse = [sum(_keys(method)[name] > key for name, key in _keys(reference).items()) for method in found]
-    return min(zip(worse, found, strict=True), key=lambda pair: (pair[0], pair[1].departure))[1]
-
-
 # -- measures ----------------------------------------------------------------------------------------------------------
 
 
-def _sizes(rope: Rope, given: Stretch) -> np.ndarray:
-    """Magnitudes of frequencies, and a 0 for each block of the head that never turns."""
+class _Stretch(NamedTuple):
+    """Trained frequencies, their context, and the context to reach."""
+
+    trained: np.ndarray  # (D,), radians per position: not negative
+    trained_context: int  # positions
+    context: int
+
+    @property
+    def complete_no_turn(self) -> np.ndarray:
+        """Return True for each block with less than a turn in the trained context."""
+        return self.trained * (self.trained_context / (2.0 * math.pi)) < 1.0
+
+
+def _measured(name: str, rope: Rope, parameters: dict[str, Any] | None, given: _Stretch) -> Method:
     omega = np.abs(rope.frequencies)
-    return np.append(omega, np.zeros(given.trained.size - omega.size))
-
-
-def _measured(name: str, rope: Rope, parameters: dict[str, Any] | None, given: Stretch) -> Method:
-    omega = _sizes(rope, given)
+    omega = np.append(omega, np.zeros(given.trained.size - omega.size))  # a 0 for each block that never turns
+    unseen = given.complete_no_turn & (omega * given.context > (1.0 + 1e-9) * given.trained * given.trained_context)
     return Method(
         name,
         rope,
         parameters,
-        departure=math.sqrt(mean_square(omega, given.trained, given.trained_context)[0]),
-        unseen=tuple(np.flatnonzero(given.unseen(omega)).tolist()),
+        departure=math.sqrt(_mean_square(omega, given.trained, given.trained_context)),
+        unseen=tuple(np.flatnonzero(unseen).tolist()),
         first_negative_lag=first_negative_lag(omega, given.context - 1),
-        resolution=neighbours(omega) / neighbours(given.trained),
+        resolution=_neighbours(omega) / _neighbours(given.trained),
         perplexity=_PERPLEXITY[name],
     )
 
@@ -457,3 +403,26 @@ def _keys(method: Method) -> dict[str, float]:
         "first_negative_lag": -(math.inf if lag is None else lag),
         "resolution": -float(f"{method.resolution:.{_DIGITS}g}"),
     }
+
+
+def _neighbours(omega: np.ndarray) -> float:
+    """Return ``1 - C(1)``, the fall of the mean kernel between neighbouring positions."""
+    return float(sums.one_minus_cos_moments(Angles(np.ones(1), omega[:, None], None, np))[0]) / omega.size
+
+
+def _mean_square(omega: np.ndarray, trained: np.ndarray, n_lags: int) -> float:
+    """Return the mean square difference of two mean kernels over lags 0, ..., n_lags - 1, in closed form."""
+    own, both, other = (
+        np.sum(_mean_cos(a[:, None] - b, n_lags) + _mean_cos(a[:, None] + b, n_lags))
+        for a, b in ((omega, omega), (omega, trained), (trained, trained))
+    )
+    return max(0.0, float(0.5 * own - both + 0.5 * other) / len(omega) ** 2)
+
+
+def _mean_cos(x: np.ndarray, n: int) -> np.ndarray:
+    """``sin(n h) cos((n - 1) h) / (n sin h)`` with h = x/2, the mean of cos(m x) over m < n."""
+    x = x - 2.0 * math.pi * np.round(x / (2.0 * math.pi))
+    near = n * np.abs(x) < 1e-3
+    half = np.where(near, 0.5, 0.5 * x)
+    value = np.sin(n * half) * np.cos((n - 1) * half) / (n * np.sin(half))
+    return np.where(near, 1.0 - (n - 1) * (2 * n - 1) / 12.0 * x * x, value)  # by the mean of m**2

@@ -1,4 +1,4 @@
-"""Plans for a longer context: measures against brute force, the optimised set, and every sentence."""
+"""Plans for a longer context: measures against brute force, and every sentence."""
 
 import dataclasses
 import re
@@ -10,11 +10,10 @@ from scipy.stats import rankdata
 
 import rfrope
 from rfrope import analysis, models, scaling
-from rfrope.analysis import stretching
 from rfrope.rotation.rope import replace_fields
 
 LADDER = rfrope.Rope(rfrope.geometric(16, base=1e4), context=1024)
-METHODS = {"as it is", "linear", "ntk", "yarn", "llama3", "optimised"}
+METHODS = {"as it is", "linear", "ntk", "yarn", "llama3"}
 
 
 @pytest.fixture(scope="module")
@@ -72,46 +71,9 @@ def test_places_are_sums_of_ranks_and_order_nothing(made):
     ]
     places = np.sum(rankdata(measures, method="min", axis=0), axis=1)
     assert [method.places for method in made.methods] == places.tolist()
-    assert [method.name for method in made.methods] == ["yarn", "ntk", "llama3", "optimised", "linear", "as it is"]
+    assert [method.name for method in made.methods] == ["yarn", "ntk", "llama3", "linear", "as it is"]
     assert [method.perplexity for method in made.methods] == sorted(method.perplexity for method in made.methods)
     assert min(made.methods, key=lambda method: method.places).name != made.methods[0].name
-
-
-@pytest.mark.parametrize(("n_blocks", "base", "trained", "context"), [(32, 5e5, 2048, 32768), (8, 1e3, 256, 300)])
-def test_the_optimised_set_beats_yarn(n_blocks, base, trained, context):
-    """What docstring and text say of the optimised set, and that it is ahead of YaRN or level in every measure."""
-    omega, factor = rfrope.geometric(n_blocks, base=base), context / trained
-    plan = analysis.plan(omega, context, trained_context=trained)
-    method, yarn = plan.method("optimised"), plan.method("yarn")
-    turns, divisors = analysis.turns(omega, trained), omega / method.rope.frequencies
-    assert np.all((divisors > 1.0 - 1e-9) & (divisors < factor * (1.0 + 1e-9)))
-    assert np.all(np.diff(divisors) > -1e-9 * factor)
-    np.testing.assert_array_equal(divisors[turns >= 32.0], 1.0)
-    np.testing.assert_allclose(divisors[turns < 1.0], factor, rtol=1e-12)
-    assert method.unseen == ()
-    assert set(plan.compare("optimised", "yarn").values()) <= {"better", "even"}
-    assert method.departure <= yarn.departure + 1e-9
-    assert (method.first_negative_lag or context) >= (yarn.first_negative_lag or context)
-    assert method.resolution >= yarn.resolution * (1.0 - 1e-6)
-    assert plan.compare("optimised", "yarn")["departure"] == "better"
-
-
-def test_its_error_in_closed_form_and_its_gradient():
-    omega, trained = rfrope.geometric(6, base=300.0) * 0.9, rfrope.geometric(6, base=300.0)
-    omega[2] = trained[2]  # frequencies that agree are a case of their own
-    lags = np.arange(200)[:, None]
-
-    def direct(moved):
-        return np.mean((np.cos(lags * moved).mean(axis=1) - np.cos(lags * trained).mean(axis=1)) ** 2)
-
-    value, slope = stretching.mean_square(omega, trained, 200)
-    assert value == pytest.approx(direct(omega), rel=1e-12)
-    steps = 1e-6 * np.eye(6)
-    numeric = [(direct(omega + step) - direct(omega - step)) / 2e-6 for step in steps]
-    np.testing.assert_allclose(slope, numeric, rtol=1e-6, atol=1e-9)
-    assert abs(slope[2]) > 1e-4
-    aliased, _ = stretching.mean_square(omega + 2.0 * np.pi, trained, 200)
-    assert aliased == pytest.approx(value, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +84,7 @@ def test_its_error_in_closed_form_and_its_gradient():
 def test_a_config_gives_each_published_method(parameters):
     rope = models.from_rope_parameters(parameters, head_dim=16, max_position_embeddings=256, seq_len=256)
     plan = analysis.plan(rope, 3000)
-    assert plan.method("optimised").rope_parameters is None
     for method in plan.methods:
-        if method.name == "optimised":
-            continue
         told = models.from_rope_parameters(method.rope_parameters, head_dim=rope.head_dim, max_position_embeddings=3000)
         np.testing.assert_allclose(told.frequencies, method.rope.frequencies, rtol=1e-12)
         assert told.attention_factor == pytest.approx(method.rope.attention_factor)
@@ -137,7 +96,6 @@ def test_what_no_scheme_says_has_no_config():
     plan = analysis.plan(scaled, 2048)
     assert list(plan.left_out) == ["yarn"]
     assert f"yarn is left out: {plan.left_out['yarn']}.\n" in str(plan)
-    assert plan.to_dict()["optimised_against_yarn"] is None
     with pytest.raises(ValueError, match="name is 'yarn', which is left out: the trained frequencies are not"):
         plan.method("yarn")
     half = analysis.plan(dataclasses.replace(LADDER, head_dim=64), 2048)
@@ -251,46 +209,23 @@ def test_the_text_holds_the_measures(made):
     lag = first_below(curve(LADDER, 1024))
     assert lines[0].startswith(f"From 1024 trained positions to 4096, 4 times as many. {made.n_dead} of 16 blocks ")
     assert lines[1] == f"and the trained mean kernel is below 0 first at lag {lag}."
-    assert [re.split(r"  +", line) for line in lines[5:12]] == [list(row) for row in made.table]
+    assert [re.split(r"  +", line) for line in lines[5:11]] == [list(row) for row in made.table]
     for row, method in zip(made.table[1:], made.methods, strict=True):
         shown = (f"{method.departure:.3g}", str(len(method.unseen)), str(method.first_negative_lag or "never"))
         assert (row[0], row[2:5]) == (method.name, shown)
-    assert lines[-3].startswith("It is not the recommended config: it is optimised for geometry alone")
-    assert lines[-1].startswith("optimised against yarn: better in departure, even in unseen angles, ")
     never = str(analysis.plan(rfrope.geometric(64, base=1e9), 200, trained_context=100))
     assert "and the trained mean kernel is nowhere below 0.\n" in never
     assert re.search(r"^as it is .* never ", never, re.MULTILINE)
 
 
-def test_it_says_where_the_optimised_set_falls_behind(made):
-    optimised, yarn = made.method("optimised"), made.method("yarn")
-    worse = dataclasses.replace(optimised, departure=1.0, unseen=(3,), first_negative_lag=5, resolution=yarn.resolution)
-    others = [method for method in made.methods if method.name != "optimised"]
-    behind = dataclasses.replace(made, methods=(worse, *others)).compare("optimised", "yarn")
-    assert list(behind.values()) == ["worse", "worse", "worse", "even"]
-    better = dataclasses.replace(worse, departure=0.0, first_negative_lag=None)
-    ahead = dataclasses.replace(made, methods=(better, *others)).compare("optimised", "yarn")
-    assert list(ahead.values()) == ["better", "worse", "better", "even"]
-
-
 # -- what comes in -----------------------------------------------------------------------------------------------------
 
 
-def test_it_is_deterministic_keeps_the_rope_and_shows_progress(made):
-    seen = []
-
-    def bar(items, total):
-        seen.append(total)
-        return items
-
-    given = dataclasses.replace(LADDER, pairing="interleaved", source={"model_type": "x"})
-    again = analysis.plan(given, 4096, progress=bar)
-    assert seen == [4]
-    rope = again.method("optimised").rope
-    np.testing.assert_array_equal(rope.frequencies, made.method("optimised").rope.frequencies)
-    step = {"scheme": "optimised", "factor": 4.0, "trained_context": 1024}
+def test_it_keeps_the_rope():
+    rope = analysis.plan(dataclasses.replace(LADDER, pairing="interleaved", source={"model_type": "x"}), 4096)
+    rope = rope.method("linear").rope
     assert (rope.pairing, rope.context) == ("interleaved", 4096)
-    assert rope.source.to_dict() == {"model_type": "x", "scaled_by": [step]}
+    assert rope.source.to_dict() == {"model_type": "x", "scaled_by": [{"scheme": "linear", "factor": 4.0}]}
 
 
 def test_an_unknown_method(made):
@@ -300,14 +235,7 @@ def test_an_unknown_method(made):
 
 
 def test_a_block_of_exactly_one_turn_saw_every_angle():
-    """So it is not divided, may be, and meets nothing unseen; one of a little less is divided by the whole factor."""
+    """One of a little less meets angles that it did not see."""
     turn = 2.0 * np.pi / 1024
-    given = stretching.Stretch(np.array([40.0, 32.0, 31.5, 1.0, 1.0 - 1e-9, 0.5]) * turn, 1024, 4096)
-    np.testing.assert_array_equal(given.turns[[0, 1, 3]], [40.0, 32.0, 1.0])
-    np.testing.assert_array_equal(given.stepped / given.trained, [1.0, 1.0, 1.0, 1.0, 0.25, 0.25])
-    np.testing.assert_array_equal(given.free, [2, 3])
-    np.testing.assert_array_equal(given.unseen(given.trained), [False, False, False, False, True, True])
-    np.testing.assert_array_equal(given.unseen(given.stepped), 6 * [False])
-    found = stretching.stretched(given, given.stepped, resolution=1e-3, positive_until=1)
-    np.testing.assert_allclose(found[[0, 1, 4, 5]], given.stepped[[0, 1, 4, 5]])
-    assert np.all(found <= given.trained)
+    plan = analysis.plan(np.array([40.0, 1.0, 1.0 - 1e-9, 0.5]) * turn, 4096, trained_context=1024)
+    assert (plan.method("as it is").unseen, plan.n_dead) == ((2, 3), 2)

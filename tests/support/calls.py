@@ -122,7 +122,7 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
     "analysis.turns": {"context": 64.0},
     "analysis.fit_kernel": {"names": ["gaussian"]},
     "analysis.scaling_effect": {"lags": LAGS},
-    "analysis.plan": {"rope": LADDER, "context": 64, "trained_context": 16, "progress": False},
+    "analysis.plan": {"rope": LADDER, "context": 64, "trained_context": 16},
     "analysis.summarise": {"context": 16},
     "heads.effective_offset": {**BOTH, "n_resamples": 4},
     "heads.offset_of": {"shift": LADDER, "low": -8.0},
