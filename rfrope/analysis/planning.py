@@ -40,8 +40,7 @@ perplexity: of SmolLM2-135M-Instruct beyond its 8192 positions, on texts of 1638
 departure: root mean square change of the mean kernel at the trained lags. unseen: blocks that completed no
 turn in training and turn further in the longer context. first < 0: first lag in the longer context at which
 the mean score of equal content is negative. neighbours: how far the mean kernel falls from one position to
-the next, relative to training. factor: attention factor, not one of the four measures. places: sum of the
-ranks in the four measures; ties share a rank, and lower is better."""
+the next, relative to training. factor: attention factor, not one of the four measures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +66,6 @@ class Method(Result):
     perplexity : float
         Measured perplexity of SmolLM2-135M-Instruct, extended from 8192 to 16384 positions without training; lower is
         better. No other model or length was measured.
-    places : int
-        Sum of its ranks in the four measures, each 1 for the best.
 
     See Also
     --------
@@ -91,7 +88,6 @@ class Method(Result):
     first_negative_lag: int | None
     resolution: float
     perplexity: float
-    places: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings and lists for JSON."""
@@ -157,7 +153,7 @@ class Plan(Result):
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
         """Return the measures of each method as rows of text below a header."""
-        head = ("method", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places")
+        head = ("method", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor")
         rows = [
             (
                 method.name,
@@ -167,7 +163,6 @@ class Plan(Result):
                 "never" if method.first_negative_lag is None else str(method.first_negative_lag),
                 f"{method.resolution:.{_DIGITS}g}",
                 f"{method.rope.attention_factor:.4g}",
-                str(method.places),
             )
             for method in self.methods
         ]
@@ -260,9 +255,8 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None) -> Plan
     - first negative lag of C' within the context; later is better;
     - resolution: ``(1 - C'(1)) / (1 - C(1))``; more is better.
 
-    Departures and resolutions equal in three digits share a rank, as do equal counts and lags. Ranks in the four
-    measures are added, but do not order the methods: on the one model measured, a set of divisors optimised for this
-    geometry came after YaRN, ntk and llama3.
+    They do not order the methods: on the one model measured, a set of divisors optimised for them came after YaRN, ntk
+    and llama3.
 
     Examples
     --------
@@ -295,16 +289,13 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None) -> Plan
     given = _Stretch(np.append(np.abs(omega), still), trained_context, context)
     made, left_out = _published(replace(trained, context=trained_context), given)
     methods = [_measured(name, one, parameters, given) for name, (one, parameters) in made.items()]
-    keys = [_keys(method) for method in methods]
-    ranks = [[1 + sum(other[name] < one[name] for other in keys) for name in one] for one in keys]
-    placed = [replace(method, places=sum(each)) for method, each in zip(methods, ranks, strict=True)]
     return Plan(
         trained_context,
         context,
         trained.n_blocks,
         int(np.sum(given.complete_no_turn[: trained.n_blocks])),
         first_negative_lag(given.trained, trained_context - 1),
-        tuple(sorted(placed, key=lambda method: method.perplexity)),
+        tuple(sorted(methods, key=lambda method: method.perplexity)),
         left_out,
         before,
         caution,
@@ -392,17 +383,6 @@ def _measured(name: str, rope: Rope, parameters: dict[str, Any] | None, given: _
         resolution=_neighbours(omega) / _neighbours(given.trained),
         perplexity=_PERPLEXITY[name],
     )
-
-
-def _keys(method: Method) -> dict[str, float]:
-    """For each measure a number, the less the better, and equal where values agree in three digits."""
-    lag = method.first_negative_lag
-    return {
-        "departure": float(f"{method.departure:.{_DIGITS}g}"),
-        "unseen": len(method.unseen),
-        "first_negative_lag": -(math.inf if lag is None else lag),
-        "resolution": -float(f"{method.resolution:.{_DIGITS}g}"),
-    }
 
 
 def _neighbours(omega: np.ndarray) -> float:

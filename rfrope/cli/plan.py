@@ -28,8 +28,8 @@ def add(commands: Any) -> None:
         "plan",
         _run,
         "Compare methods for a longer context of a trained model: YaRN, NTK, llama3, linear and unchanged; ordered by "
-        "the perplexity measured on one small model, with their geometry. A config that is already stretched is planned from the ladder before that. "
-        "Prints the config of the first method, or of --method.",
+        "the perplexity measured on one small model, with their geometry. A config that is already stretched is "
+        "planned from the ladder before that. Prints the config of the first method, or of --method.",
         example="rfrope plan config.json --context 131072 -o rope.npz && "
         "rfrope export rope.npz --to vllm --model config.json -o new.json",
     )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import angles, array, blocks, sums
-from rfrope._core.arguments import choice, positive, probability, whole
+from rfrope._core.arguments import positive, probability, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result, returned_as_given
 from rfrope._core.turns import phases
@@ -21,10 +21,6 @@ from rfrope.designs.optimising import read_range
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel
 
-_SETTLED = 1e-3  # part by which a ratio may still change when a lag is divided by 16
-_LEAST_RUN = 2  # such changes in a row
-_TINIEST, _LEAST_DIFFERENCE = 1e-290, 1e-11  # of 1 - Phi where it has its own digits, and where it is a difference
-_MOST_STEPS = 2**17
 _UNKNOWN = 2.0**-50  # variance of one block that rounding of Phi and Phi_2 leaves unknown
 
 
@@ -302,22 +298,20 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
 
 
 def blocks_for_error(
-    kernel: Kernel | str, *, max_lag: int | Sequence[int], error: float, confidence: float = 0.95, lags: str = "whole"
+    kernel: Kernel | str, *, max_lag: int | Sequence[int], error: float, confidence: float = 0.95
 ) -> int:
     """Return the number of blocks with which the mean kernel of independent draws stays within `error` of Phi.
 
     Parameters
     ----------
     kernel : Kernel or str
-        For whole lags only its number of axes matters: the bound holds for every law.
+        Only its number of axes matters: the bound holds for every law.
     max_lag : int or sequence of int
         Largest lag in units of position, at least 1, one for all axes or one for each.
     error : float
-        Positive; largest error over all lags of the range.
+        Positive; largest error over all whole lags of the range.
     confidence : float
         Probability, between 0 and 1, that no lag has a larger error.
-    lags : {"whole", "real"}
-        Whether whole or all real lags of the range count.
 
     Returns
     -------
@@ -327,8 +321,7 @@ def blocks_for_error(
     Raises
     ------
     ValueError, TypeError
-        If the kernel or a number is not as described above, or, for real lags, the kernel's frequencies have no finite
-        variance.
+        If the kernel or a number is not as described above.
 
     See Also
     --------
@@ -336,31 +329,18 @@ def blocks_for_error(
 
     Notes
     -----
-    Whole lags: ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag (Hoeffding's
+    ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag (Hoeffding's
     inequality and the union bound; section 2 of the mathematics page). This is safe, not sharp: within some scales of
     the kernel the designs "stratified" and "optimised" need far fewer blocks (docs/howto/designs.rst).
-
-    Real lags: with l the length of the vector of largest lags, ``sigma^2 = E |omega|^2`` and k axes, ``P(sup > error)
-    <= beta (sigma l / error)^(2k/(k+2)) exp(-D error^2 / (4 (k+2) alpha))``, ``beta = ((k/2)^(-k/(k+2)) +
-    (k/2)^(2/(k+2))) 2^((6k+2)/(k+2))``: Bernstein's inequality on a net of lags, Markov's for the slope between them.
-    alpha is the largest variance of one cosine plus error / 3, at most 1; in several axes 1. Source: Sutherland and
-    Schneider, "On the error of random Fourier features" (2015), proposition 1, whose D counts features, two per block;
-    it sharpens claim 1 of Rahimi and Recht, "Random features for large-scale kernel machines" (2007), which has the
-    factor ``2^8 (sigma l / error)^2`` and alpha = 1.
 
     Examples
     --------
     >>> blocks_for_error("gaussian(scale=32)", max_lag=1024, error=0.1)
     2125
-    >>> blocks_for_error("gaussian(scale=32)", max_lag=1024, error=0.1, lags="real")
-    6305
     """
-    choice("lags", lags, ("whole", "real"))
     kernel, confidence = read_kernel(kernel), probability("confidence", confidence)
     error = positive("error", error)
-    reach = read_range(kernel, max_lag)
-    squared = hoeffding(reach, confidence) if lags == "whole" else _net(kernel, reach, error, confidence)
-    blocks = squared / error / error
+    blocks = hoeffding(read_range(kernel, max_lag), confidence) / error / error
     if not blocks < 2.0**62:
         raise ValueError(f"error is {error}; expected an error that fewer than 2**62 blocks reach")
     return max(1, math.ceil(blocks))
@@ -370,60 +350,6 @@ def hoeffding(max_lag: Sequence[int], confidence: float) -> float:
     """Return the number of blocks times the squared error that independent draws keep at all lags of a range."""
     lags = (math.prod(2 * m + 1 for m in max_lag) - 1) // 2
     return 2.0 * (math.log(2.0 * lags) - math.log1p(-confidence))
-
-
-def _net(kernel: Kernel, max_lag: Sequence[int], error: float, confidence: float) -> float:
-    """Blocks times the square of the error that independent draws keep at all real lags of a range."""
-    k, sigma = kernel.ndim, math.sqrt(_mean_square_frequency(kernel))
-    length = math.hypot(*max_lag)
-    half, power = 0.5 * k, 1.0 / (k + 2.0)
-    beta = (half ** (-k * power) + half ** (2.0 * power)) * 2.0 ** ((6.0 * k + 2.0) * power)
-    turns = max(sigma * length / error, 1.0)  # a larger sigma is a bound, too
-    logs = 2.0 * k * power * math.log(turns) + math.log(beta) - math.log1p(-confidence)
-    step, variance = 0.02 / max(sigma, 1e-300), 1.0  # the slope of a cosine's variance is at most 3 sigma
-    if k == 1 and length <= step * _MOST_STEPS:
-        fall, square = kernel.one_minus_cos_moments(np.arange(0.0, length + step, step)[:, None], np)
-        variance = min(1.0, float(np.max(square - fall * fall)) + 1.5 * sigma * step + error / 3.0)
-    return 4.0 * (k + 2.0) * variance * logs
-
-
-def _mean_square_frequency(kernel: Kernel) -> float:
-    """``E |omega|^2``: on each axis the supremum and the limit of ``2 (1 - Phi) / lag^2`` at ever smaller lags."""
-    total = 0.0
-    for axis in np.eye(kernel.ndim):
-        lags = 2.0 ** np.arange(60.0, -400.0, -4.0)
-        falls, _ = kernel.one_minus_cos_moments(lags[:, None] * axis, np)
-        if not np.any(falls > 0.0):
-            continue
-        fine = bool(np.any((falls > _TINIEST) & (falls < 1e-18)))  # and no difference of Phi from 1
-        seen = falls > (_TINIEST if fine else _LEAST_DIFFERENCE)
-        limit = _limit(np.where(seen, 2.0 * falls / lags / lags, 0.0), 1e-6 if fine else 1e-4)
-        if limit is None:
-            raise ValueError(
-                f"kernel is {kernel!r}, whose frequencies have no finite variance that could be found; expected one "
-                "that is smooth at lag 0, or lags='whole'"
-            )
-        total += limit * (1.0 + _SETTLED)
-    return total
-
-
-def _limit(ratios: np.ndarray, rounding: float) -> float | None:
-    """Bound of the limit of numbers that grow, from the last of them that hardly do; None where they would go on.
-
-    Where they converge they grow less in the second half of these than in the first; if half as much, then no more
-    beyond than in the second. Growth within the rounding is none: of a millionth it may also be that of frequencies
-    beyond those at which draws are cut.
-    """
-    still = (np.abs(np.diff(ratios)) <= _SETTLED * ratios[1:]) & (ratios[1:] > 0.0)
-    ends = np.flatnonzero(np.diff(np.concatenate([[False], still, [False]])))
-    runs = [(first, last) for first, last in ends.reshape(-1, 2).tolist() if last - first >= _LEAST_RUN]
-    if not runs:
-        return None
-    first, last = runs[-1]
-    early, late = np.diff(ratios[[first + (last - first) % 2, (first + last + 1) // 2, last]])
-    if late <= rounding * ratios[last]:
-        return float(ratios[last])
-    return float(ratios[last] + late) if late < 0.5 * early else None
 
 
 def _read(q: Array, k: Array, lags: Array, kernel: Kernel | str, pairing: str) -> tuple[Content, Kernel]:
