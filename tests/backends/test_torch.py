@@ -180,7 +180,7 @@ def test_vmap_inside_a_compiled_graph_and_outside(function, argument, compiled):
 
 @pytest.mark.parametrize("dims", [(0, None), (1, None), (2, None), (None, 1), (0, 1), (2, 0)])
 def test_vmap_of_the_operator(dims):
-    """Over any axis of the features, at once, and over frequencies, or both, one by one."""
+    """Over any axis of the features, of frequencies, or both."""
     turn = importlib.import_module("rfrope._backends.torch.rotation")._turn
     x, w = uniform(3, 3, 3, 8), uniform(3, 3, seed=1)[..., None] if dims[1] is not None else uniform(3, 1)
     positions = POSITIONS[:3, None]

@@ -12,6 +12,7 @@ The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -338,17 +339,18 @@ def _shared_backward(
     return tuple(found)
 
 
-def _turn_many(in_dims: tuple[Any, ...], x: Tensor, *angles: Any) -> Any:
-    """Features that `torch.vmap` maps over turn all at once, where nothing else is mapped over."""
-    if in_dims[0] is None or any(dim is not None for dim in in_dims[1:]):
-        return None
-    phases = _phases(*angles[:4])
-    first = x.movedim(in_dims[0], 0)
-    missing = max(0, len(phases) - (first.ndim - 1))
-    return _turn(first.reshape(first.shape[0], *(1,) * missing, *first.shape[1:]), *angles), 0
-
-
 # -- registration ------------------------------------------------------------------------------------------------------
+
+
+def map_one_by_one(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+    """Run an operator for all that `torch.vmap` maps over, one by one: it does so inside compiled graphs alone."""
+    rows = [
+        operator(*(v if d is None else v.select(d, i) for v, d in zip(arguments, in_dims, strict=True)))
+        for i in range(info.batch_size)
+    ]
+    if isinstance(rows[0], torch.Tensor):
+        return torch.stack(rows), 0
+    return tuple(map(torch.stack, zip(*rows, strict=True))), (0,) * len(rows[0])
 
 
 def _register(
@@ -357,7 +359,6 @@ def _register(
     fake: Callable[..., Any],
     backward: Callable[..., tuple[Any, ...]] | None = None,
     kept: Callable[..., tuple[Any, ...]] = lambda needs, result, *inputs: inputs,
-    at_once: Callable[..., Any] = lambda in_dims, *inputs: None,
 ) -> Any:
     """Define an operator.
 
@@ -371,8 +372,6 @@ def _register(
         Gradients of all inputs, from which of these are needed, gradients of the results, and what is `kept`.
     kept : callable
         What `backward` reads, from which gradients are needed, the result and the inputs.
-    at_once : callable
-        What `torch.vmap` gives inside compiled graphs, if not a loop.
     """
     name = schema.partition("(")[0]
     _LIBRARY.define(schema, tags=_TAGS)
@@ -381,20 +380,8 @@ def _register(
     operator = getattr(torch.ops.rfrope, name).default
     FUNCTIONS[operator] = run
 
-    def many(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
-        found = at_once(in_dims, *arguments)
-        if found is not None:
-            return found
-        rows = [
-            operator(*(v if d is None else v.select(d, i) for v, d in zip(arguments, in_dims, strict=True)))
-            for i in range(info.batch_size)
-        ]
-        if isinstance(rows[0], torch.Tensor):
-            return torch.stack(rows), 0
-        return tuple(map(torch.stack, zip(*rows, strict=True))), (0,) * len(rows[0])
-
     torch.library.register_fake(f"rfrope::{name}", fake, lib=_LIBRARY)
-    torch.library.register_vmap(f"rfrope::{name}", many, lib=_LIBRARY)
+    torch.library.register_vmap(f"rfrope::{name}", partial(map_one_by_one, operator), lib=_LIBRARY)
     if backward is not None:
 
         def set_up(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -413,7 +400,7 @@ def _register(
 _GIVEN = "Tensor? positions, Tensor? frequencies, Tensor? shift"
 _OPTIONS = "Tensor? scale, float factor, str pairing, str out_pairing, bool inverse, bool softplus"
 _turn = _register(
-    f"turn(Tensor x, {_GIVEN}, {_OPTIONS}) -> Tensor", _run_turn, _fake_turn, _turn_backward, _keep_of_turn, _turn_many
+    f"turn(Tensor x, {_GIVEN}, {_OPTIONS}) -> Tensor", _run_turn, _fake_turn, _turn_backward, _keep_of_turn
 )
 _turn_by_table = _register(
     "turn_by_table(Tensor x, Tensor cos, Tensor sin, str pairing, str out_pairing) -> Tensor",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import Parameter, Signature
 from types import ModuleType
 from typing import Any, TypeAlias, get_type_hints
@@ -297,13 +298,4 @@ def _turned_by_operators(x: Tensor, given: Given, options: Options) -> Tensor:
 
 
 turn_both.register_autograd(_gradient, setup_context=_keep)
-
-
-@turn_both.register_vmap
-def _map_turn(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
-    """Turn what `torch.vmap` maps over one by one: it does so inside compiled graphs alone."""
-    rows = [
-        turn_both(*(v if d is None else v.select(d, i) for v, d in zip(arguments, in_dims, strict=True)))
-        for i in range(info.batch_size)
-    ]
-    return tuple(map(torch.stack, zip(*rows, strict=True))), (0, 0)
+turn_both.register_vmap(partial(_OPERATORS.map_one_by_one, turn_both))
