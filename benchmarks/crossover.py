@@ -87,7 +87,7 @@ def table():
     for kind in ("grid", "scattered"):
         for axes, count, n_lags in CASES:
             turned, lags = problem(axes, count, n_lags, kind)
-            expected = turned.count * len(lags) * transforms.COSTS.pair(axes)
+            expected = turned.count * len(lags) * transforms.pair_cost(axes)
             direct = fastest(lambda turned=turned, lags=lags: sums._direct_sums(turned, lags), 3)
             plan, took = transform(turned, lags, kind)
             planned = math.nan if plan is None else plan.cost

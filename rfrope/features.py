@@ -195,7 +195,8 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
     [0.0077, 0.002, 0.0298]
     """
     xp, device = array.shared(x=x, y=y)
-    x, y = read_wide("x", x, "y", y, xp, device)
+    x, y = (array.widen(read_vectors(name, one, xp, device), xp) for name, one in (("x", x), ("y", y)))
+    check_widths("x", x, "y", y)
 
     m = float(whole("n_projections", n_projections, 1))
     choice("features", features, _KINDS)
@@ -250,13 +251,6 @@ def read_vectors(name: str, value: Any, xp: ModuleType, device: Any, axes: int =
         )
 
     return value
-
-
-def read_wide(name: str, x: Any, other: str, y: Any, xp: ModuleType, device: Any) -> tuple[Array, Array]:
-    """Return two arrays of vectors of equal width, in the widest float dtype."""
-    x, y = (array.widen(read_vectors(called, one, xp, device), xp) for called, one in ((name, x), (other, y)))
-    check_widths(name, x, other, y)
-    return x, y
 
 
 def check_widths(name: str, x: Array, other: str, y: Array) -> None:

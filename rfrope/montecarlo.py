@@ -357,7 +357,8 @@ class _SetChunk:
 
             def means(lags: Array, *_: Array) -> Array:
                 u = _phases(lags, omega, xp)
-                return sums.mean_of_phases(xp.reshape(u, (*u.shape[:-1], length, self.n_blocks)), self.quantity, xp)
+                u = xp.reshape(u, (*u.shape[:-1], length, self.n_blocks))
+                return xp.mean(sums.waves_of_phases(u, self.quantity, xp), axis=-1)
 
             one = omega[0, 0]  # a number in place of coefficients
             return PowerSums.from_values(sums.map_lags(means, self.lags, one, one, length * self.n_blocks, xp), xp)

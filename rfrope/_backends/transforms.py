@@ -11,7 +11,7 @@ one chunk costs differs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,30 +34,12 @@ _USEFUL_LANES = 256  # trials that a chunk has at least on the CPU, unless that 
 _MOST_NUMBERS = 2**28
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Nanoseconds, by the number of axes where there are three."""
-
-    direct: tuple[float, float, float]  # a frequency at a lag
-    direct_axis: float  # the same, for each axis beyond the third
-    call: tuple[float, float, float]  # a call of the transform
-    point: tuple[float, float, float]  # a frequency, spread on the finer grid
-    cell: tuple[float, float, float]  # a number on the finer grid
-    target: float  # a scattered lag, beside its own spreading
-
-    def pair(self, axes: int) -> float:
-        """Cost of a frequency at a lag, summed directly."""
-        return self.direct[min(axes, 3) - 1] + self.direct_axis * max(0, axes - 3)
-
-
-COSTS = Costs(  # on one thread: python -m benchmarks.crossover measures them
-    direct=(1.6, 1.9, 2.2),
-    direct_axis=0.3,
-    call=(3e5, 4e5, 7e5),
-    point=(50.0, 120.0, 820.0),
-    cell=(25.0, 13.0, 13.0),
-    target=100.0,
-)
+# nanoseconds on one thread, by the number of axes where there are three: python -m benchmarks.crossover measures them
+_DIRECT, _DIRECT_AXIS = (1.6, 1.9, 2.2), 0.3  # a frequency at a lag; the same, for each axis beyond the third
+_CALL = 3e5, 4e5, 7e5  # a call of the transform
+_POINT = 50.0, 120.0, 820.0  # a frequency, spread on the finer grid
+_CELL = 25.0, 13.0, 13.0  # a number on the finer grid
+_TARGET = 100.0  # a scattered lag, beside its own spreading
 
 
 @dataclass(frozen=True)
@@ -83,12 +65,17 @@ class TransformPlan:
     inside: np.ndarray | None
 
 
+def pair_cost(axes: int) -> float:
+    """Return the cost of a frequency at a lag, summed directly."""
+    return _DIRECT[min(axes, 3) - 1] + _DIRECT_AXIS * max(0, axes - 3)
+
+
 def may_pay(count: int, n_lags: int, axes: int) -> bool:
     """Say whether a transform could pay at all, on the smallest grid that there can be."""
-    if axes > len(COSTS.call) or not count or not n_lags:
+    if axes > len(_CALL) or not count or not n_lags:
         return False
-    least = COSTS.call[axes - 1] + count * COSTS.point[axes - 1]
-    return least < count * n_lags * COSTS.pair(axes)
+    least = _CALL[axes - 1] + count * _POINT[axes - 1]
+    return least < count * n_lags * pair_cost(axes)
 
 
 # -- grids -------------------------------------------------------------------------------------------------------------
@@ -166,7 +153,7 @@ def plan(omega: np.ndarray, lags: np.ndarray, grid: Grid | None) -> TransformPla
     plans = [] if grid is None else [plan_on_grid(omega, len(lags), grid)]
     if grid is None or any(axis.loss for axis in grid):
         plans.append(plan_scattered(omega, lags))
-    direct = omega.shape[0] * len(lags) * COSTS.pair(omega.shape[1])
+    direct = omega.shape[0] * len(lags) * pair_cost(omega.shape[1])
     paying = [plan for plan in plans if plan is not None and plan.cost < direct]
     return min(paying, key=lambda plan: plan.cost) if paying else None
 
@@ -184,8 +171,8 @@ def plan_on_grid(omega: np.ndarray, n_lags: int, grid: Grid) -> TransformPlan | 
     inside = lost <= PHASE_LOSS
     outside = count - int(np.count_nonzero(inside))
     cells = math.prod(finer(axis.count) for axis in grid)
-    cost = blocks * (COSTS.call[k - 1] + count * COSTS.point[k - 1]) + cells * COSTS.cell[k - 1]
-    return TransformPlan(cost + outside * n_lags * COSTS.pair(k), grid, inside if outside else None)
+    cost = blocks * (_CALL[k - 1] + count * _POINT[k - 1]) + cells * _CELL[k - 1]
+    return TransformPlan(cost + outside * n_lags * pair_cost(k), grid, inside if outside else None)
 
 
 def finer(modes: int) -> int:
@@ -208,9 +195,9 @@ def plan_scattered(omega: np.ndarray, lags: np.ndarray) -> TransformPlan | None:
         if cells * 2**k > _CELLS or limit > 2.0**20:
             continue
         inside = rank + 1
-        cost = 2.0 * COSTS.call[k - 1] + (inside + len(lags)) * 1.5 * COSTS.point[k - 1] + len(lags) * COSTS.target
-        cost += cells * 2**k * COSTS.cell[k - 1]
-        cost += (count - inside) * len(lags) * COSTS.pair(k)
+        cost = 2.0 * _CALL[k - 1] + (inside + len(lags)) * 1.5 * _POINT[k - 1] + len(lags) * _TARGET
+        cost += cells * 2**k * _CELL[k - 1]
+        cost += (count - inside) * len(lags) * pair_cost(k)
         if best is None or cost < best[0]:
             best = (cost, limit, inside)
     if best is None:
@@ -222,7 +209,7 @@ def plans_of_moments(
     omega: np.ndarray, lags: np.ndarray, planned: Callable[..., TransformPlan | None]
 ) -> list[tuple[np.ndarray, TransformPlan]] | None:
     """Return transforms that give the sums at the lags and then at the doubled lags, or None for the direct sum."""
-    direct = omega.shape[0] * len(lags) * COSTS.pair(omega.shape[1])
+    direct = omega.shape[0] * len(lags) * pair_cost(omega.shape[1])
     if not may_pay(omega.shape[0], len(lags), omega.shape[1]) or not np.all(np.abs(lags) <= 0.5 * LARGEST):
         return None
     both, best = np.concatenate([lags, 2.0 * lags]), None
@@ -253,7 +240,8 @@ def from_blocks(grid: Grid, n_lags: int, modes: Callable[[int, tuple[int, ...]],
     ordered = all(
         bool(np.all(after >= before)) for after, before in zip(parts(along[1:]), parts(along[:-1]), strict=True)
     )
-    for first, here in _spans(shape[0], length):
+    for first in range(0, shape[0], length):
+        here = min(length, shape[0] - first)
         block = modes(first, (here, *shape[1:])).reshape(here, rows)
         if ordered:
             chosen: Any = slice(*np.searchsorted(along, (first, first + here)).tolist())
@@ -261,11 +249,6 @@ def from_blocks(grid: Grid, n_lags: int, modes: Callable[[int, tuple[int, ...]],
             chosen = np.flatnonzero((along >= first) & (along < first + here))
         sums[chosen] = block[along[chosen] - first, column[chosen]]
     return sums
-
-
-def _spans(count: int, length: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, count, length):
-        yield start, min(length, count - start)
 
 
 def middle(grid: Grid, first: int, shape: tuple[int, ...]) -> np.ndarray:

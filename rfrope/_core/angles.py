@@ -289,11 +289,6 @@ def is_line(frequencies: Any) -> bool:
     return len(frequencies.shape if hasattr(frequencies, "shape") else np.shape(frequencies)) == 1
 
 
-def blocks_of(frequencies: Array) -> int:
-    """D of frequencies in their user's form."""
-    return int(frequencies.shape[-1 if is_line(frequencies) else -2])
-
-
 def token_axes(positions: Array) -> int:
     """Return the number of token axes between heads and blocks of the phases: 1, or 0 for one position ``(k,)``."""
     return min(positions.ndim - 1, 1)

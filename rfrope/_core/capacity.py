@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pathlib
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -46,7 +47,10 @@ def allowed() -> float:
 
 def free() -> float:
     """Bytes of memory that are free, within the limits of a container; infinite where nobody says."""
-    return min(_machine_memory(), _container_memory(*_CGROUP))
+    with suppress(OSError, ValueError):
+        most, held = (int(pathlib.Path(path).read_text("ascii")) for path in _CGROUP)
+        return min(_machine_memory(), max(0.0, float(most) - held))
+    return _machine_memory()
 
 
 def _machine_memory() -> float:
@@ -56,12 +60,6 @@ def _machine_memory() -> float:
                 return 1024.0 * int(line.split()[1])
     with suppress(OSError, ValueError, AttributeError):  # all there is, on other systems
         return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
-    return math.inf
-
-
-def _container_memory(limit: str, use: str) -> float:
-    with suppress(OSError, ValueError), open(limit, encoding="ascii") as most, open(use, encoding="ascii") as held:
-        return max(0.0, float(int(most.read())) - int(held.read()))
     return math.inf
 
 

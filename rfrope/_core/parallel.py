@@ -297,30 +297,16 @@ class Mergeable(Protocol):
 _Part = TypeVar("_Part", bound=Mergeable)
 
 
-class Spans(Sequence[Span]):
-    """Spans ``(start, length)`` that cut so many draws, from some span on; they are made when they are asked for."""
-
-    def __init__(self, total: int, length: int, first: int = 0) -> None:
-        self._total, self._length, self._first = total, length, first
-
-    def __len__(self) -> int:
-        return -(-self._total // self._length) - self._first
-
-    def __getitem__(self, i: Any) -> Any:
-        if not 0 <= i < len(self):
-            raise IndexError(i)
-        start = (i + self._first) * self._length
-        return start, min(self._length, self._total - start)
-
-
 @dataclass(frozen=True)
 class _Placed:
-    """A task whose answer says which span it belongs to: picklable, as the task is."""
+    """A task of chunks by their first draws, whose answers say which these are: picklable, as the task is."""
 
     task: Callable[[Span], Any]
+    total: int
+    length: int
 
-    def __call__(self, span: Span) -> tuple[int, Any]:
-        return span[0], self.task(span)
+    def __call__(self, start: int) -> tuple[int, Any]:
+        return start, self.task((start, min(self.length, self.total - start)))
 
 
 def run_chunks(
@@ -362,14 +348,14 @@ def run_chunks(
         What a worker raises, with a note that says how much was finished, and how to go on.
     """
     check_progress(progress)
-    spans = Spans(total, length, kept.done if kept else 0)
-    merged, done = before, kept.done if kept else 0
+    merged, done, placed = before, kept.done if kept else 0, _Placed(task, total, length)
+    starts = range(done * length, total, length)
     if executor is None:
-        results: Iterable[tuple[int, _Part]] = ordered_map(_Placed(task), spans, allowed() if threaded else 1)
+        results: Iterable[tuple[int, _Part]] = ordered_map(placed, starts, allowed() if threaded else 1)
     else:
-        results = _from(executor, _Placed(task), spans, kept)
+        results = _from(executor, placed, starts, kept)
     try:
-        for start, part in show_progress(results, len(spans) + done, progress, done):
+        for start, part in show_progress(results, len(starts) + done, progress, done):
             if start != (0 if merged is None else merged.n):
                 raise _wrong(f"the chunk from draw {start}, after {0 if merged is None else merged.n}", total)
             merged = part if merged is None else merged.merge(part)
@@ -390,11 +376,11 @@ def _wrong(found: str, total: int, who: str = "executor") -> ValueError:
     return ValueError(f"{who} returned {found} of {total} draws; expected all, once and in order")
 
 
-def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> Iterator[tuple[int, Any]]:
+def _from(executor: Any, task: Any, starts: range, kept: Checkpoint | None) -> Iterator[tuple[int, Any]]:
     """Results of an executor; where it fails, say what that costs."""
     apply, done = _mapper(executor), 0
     try:
-        results = apply(task, spans)
+        results = apply(task, starts)
         if not isinstance(results, Iterable):
             raise TypeError(f"executor returned {show(results)}; expected the results in order, as from map")
         for result in results:
@@ -407,7 +393,7 @@ def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> It
     except Exception as error:
         lost = "which are lost; with checkpoint=PATH they are kept, and the same call resumes"
         where = f"which are in {kept.path}: the same call resumes from there" if kept else lost
-        error.add_note(f"The executor failed after {done} of {len(spans)} chunks, {where}.")
+        error.add_note(f"The executor failed after {done} of {len(starts)} chunks, {where}.")
         raise
 
 

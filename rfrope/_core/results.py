@@ -277,11 +277,6 @@ def wrap(text: str, hang: int = 2) -> str:
     return "\n".join(lines)
 
 
-def _is_records(value: Any) -> bool:
-    """Return whether a value is a list of records."""
-    return isinstance(value, tuple | list) and bool(value) and all(_is_record(one) for one in value)
-
-
 def _is_record(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
 
@@ -291,7 +286,7 @@ def _value(value: Any) -> str:
         return _array_text(value)
     if isinstance(value, float):
         return f"{value:.6g}"
-    if _is_records(value):
+    if isinstance(value, tuple | list) and value and all(map(_is_record, value)):
         return f"{len(value)} of {type(value[0]).__name__}"
     if isinstance(value, tuple | list) and len(value) > _FEW:
         return f"{len(value)} values: {_value(value[0])} to {_value(value[-1])}"

@@ -160,11 +160,6 @@ def waves_of_phases(phases: Array, quantity: str, xp: ModuleType) -> Array:
     return xp.cos(phases if quantity == "phi" else 2.0 * phases)
 
 
-def mean_of_phases(phases: Array, quantity: str, xp: ModuleType) -> Array:
-    """Mean over the blocks of ``cos u``, ``cos 2u`` or ``sin u``, for phases ``(..., D)`` as they are."""
-    return xp.mean(waves_of_phases(phases, quantity, xp), axis=-1)
-
-
 def _sum_pairs(angles: Angles, pairs: list[Pair]) -> list[tuple[Array, Array]]:
     """Sums of several pairs of coefficients of one shape, from the same waves.
 

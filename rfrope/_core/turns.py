@@ -103,7 +103,8 @@ def cos_sin_float32(angles: Angles) -> Array:
         for position, frequency in Angles(part, words, None, xp).axes():
             total = add_product(total, position, frequency)
     unsure = [] if array.is_integer(positions) else [position for position, _ in angles.axes()]
-    unsure += [] if _are_known(frequencies) else [frequency for _, frequency in angles.axes()]
+    if not (isinstance(frequencies, np.ndarray) or hasattr(frequencies, "turn_words")):  # their values are not known
+        unsure += [frequency for _, frequency in angles.axes()]
     if shift is not None:
         total = total + _words_of(shift, 1, device, xp)[0]
         unsure.append(shift)
@@ -135,11 +136,6 @@ def _parts(positions: Array, xp: ModuleType) -> list[Array]:
         positions, rests = nearest, [rest >> NEAR, rest & LOWER]
     places = array.to_words(positions, 64, xp)
     return [places & LOWER, places >> NEAR, *rests]
-
-
-def _are_known(frequencies: Array) -> bool:
-    """Return whether frequencies are of the host, or come with their words."""
-    return isinstance(frequencies, np.ndarray) or hasattr(frequencies, "turn_words")
 
 
 def _quarters() -> tuple[np.ndarray, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope._core import angles, array, blocks, turns
 from rfrope._core.angles import check_values, read_numbers
-from rfrope._core.arguments import choice, listed, positive, show, whole
+from rfrope._core.arguments import axis_of, choice, listed, positive, show, whole
 from rfrope._core.array import Array
 
 AFTER_VIDEO = ("largest", "sides")
@@ -455,7 +455,7 @@ def cumulative_phases(rates: Array, *, offset: Array | None = None, axis: int = 
     """
     xp, device = array.shared({"offset": offset}, rates=rates)
     rates = read_numbers("rates", rates, xp, device)
-    axis = _check_axis(axis, rates.shape)
+    axis = axis_of("rates", axis, rates.shape) % rates.ndim
     wide = array.has_float64(xp, array.device(rates))
     if not wide and rates.shape[axis] > _STEPS:
         raise ValueError(
@@ -530,12 +530,6 @@ def _radians(total: Array, rates: Array, added: Any, axis: int, wide: bool, xp: 
 
 
 # -- what is allowed in ------------------------------------------------------------------------------------------------
-
-
-def _check_axis(axis: Any, shape: tuple[int, ...]) -> int:
-    if type(axis) is not int or not -len(shape) <= axis < len(shape):
-        raise ValueError(f"axis is {show(axis)}, but rates has shape {tuple(shape)}; expected the axis of its tokens")
-    return axis % len(shape)
 
 
 def _read_offset(offset: Any, rates: Array, axis: int, wide: bool, xp: ModuleType) -> tuple[Any, Any]:

@@ -134,7 +134,7 @@ class Rope:
     @property
     def n_blocks(self) -> int:
         """D, the number of frequencies of a head."""
-        return angles.blocks_of(self.frequencies)
+        return int(self.frequencies.shape[-1 if angles.is_line(self.frequencies) else -2])
 
     @property
     def rotary_dim(self) -> int:

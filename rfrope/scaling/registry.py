@@ -117,13 +117,6 @@ def ladder(width: int, base: float) -> np.ndarray:
     return base ** (-np.arange(0.0, width, 2.0) / width)
 
 
-def slow_ladder(width: int, base: float, factor: float) -> np.ndarray:
-    """Return the ladder of the base that stretches the slowest wavelength by a factor."""
-    if width < 3:
-        raise ValueError(f"the rotated width is {width}; NTK scaling expects at least 3: the first frequency stays")
-    return ladder(width, base * factor ** (width / (width - 2)))
-
-
 def _make_ladder(values: dict[str, Any], head_dim: int) -> np.ndarray:
     return ladder(rotated_width(head_dim, values["partial_rotary_factor"]), values["rope_theta"])
 
@@ -154,7 +147,10 @@ def _linear(values: dict[str, Any], head_dim: int, context: int | None, seq_len:
 def _ntk(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     """Change the base, which is the same as `schemes.ntk`, and right for odd widths too."""
     factor = float(values["alpha" if "alpha" in values else "factor"])
-    return slow_ladder(rotated_width(head_dim, values["partial_rotary_factor"]), values["rope_theta"], factor), 1.0
+    width = rotated_width(head_dim, values["partial_rotary_factor"])
+    if width < 3:
+        raise ValueError(f"the rotated width is {width}; NTK scaling expects at least 3: the first frequency stays")
+    return ladder(width, values["rope_theta"] * factor ** (width / (width - 2))), 1.0
 
 
 def _dynamic(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:

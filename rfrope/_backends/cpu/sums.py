@@ -161,12 +161,6 @@ def _tiles(count: int, n_lags: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + length, n_lags)
 
 
-def _is_bounded(omega: np.ndarray, lags: np.ndarray, bound: float) -> bool:
-    """Say whether no product of a lag and a frequency, on any axis, is above a bound."""
-    largest = float(np.max(np.abs(omega), initial=0.0)), float(np.max(np.abs(lags), initial=0.0))
-    return largest[0] * largest[1] <= bound
-
-
 def _plain_moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
     """Direct moments from plain phases, lag by lag, where turns of twice the working precision hold no fraction."""
     mean, m2 = np.empty(len(lags)), np.empty(len(lags))
@@ -241,15 +235,11 @@ def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
 def _plan(turned: _Turned, lags: np.ndarray, grid: transforms.Grid | None) -> transforms.TransformPlan | None:
     """Return the cheapest transform, or None where the direct sum is cheaper or the only way."""
     plan = transforms.plan(turned.omega, lags, grid)
-    return plan if plan is not None and _has_finufft() else None
-
-
-def _has_finufft() -> bool:
     try:
         import finufft  # noqa: F401
     except ImportError:
-        return False
-    return True
+        return None
+    return plan
 
 
 def _transformed(turned: _Turned, lags: np.ndarray, plan: transforms.TransformPlan) -> np.ndarray:
@@ -307,7 +297,8 @@ _TERMS = 14  # terms of the series: (2u)**28/28! is 1e-21
 
 def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sum of squared deviations of cos (or sin, if `odd`) by the cheapest way that there is."""
-    if not _is_bounded(omega, lags, _LARGEST_PHASE):
+    largest = [float(np.max(np.abs(one), initial=0.0)) for one in (omega, lags)]
+    if not largest[0] * largest[1] <= _LARGEST_PHASE:  # nor NaN
         return _plain_moments(omega, lags, odd)
     turned = _Turned.from_frequencies(omega)
     parts = transforms.plans_of_moments(omega, lags, lambda part, grid: _plan(turned, part, grid))
