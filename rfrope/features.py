@@ -239,7 +239,7 @@ def _exponentials(along: Array, x: tuple[Array, Any], stabilise: str | None, xp:
 
 
 def read_vectors(name: str, value: Any, xp: ModuleType, device: Any, axes: int = 1) -> Array:
-    """Return an array of real floats with at least so many axes."""
+    """Return an array of real floats with at least `axes` axes."""
     value = array.asarray(value, xp, name=name, device=device)
     if not array.is_real_floating(value):
         raise TypeError(
@@ -294,7 +294,7 @@ def linear_attention(
         Features of queries and keys for the normalising sum. Default: `q` and `k`. For rotated features, pass the
         features before rotation, whose weights are positive.
     scale : array_like, (..., n), optional
-        Logarithms of what the features of each key were divided by, as from ``stabilise="scale"``. A query's weights
+        Logarithms of the divisors of each key's features, as from ``stabilise="scale"``. A query's weights
         are then computed relative to the largest of its own keys (with `causal` a running maximum, as in online
         softmax), so that they do not vanish beside keys that it does not attend to.
     block : int

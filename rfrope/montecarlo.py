@@ -45,7 +45,7 @@ class Estimate(Result):
         possible value, to cover rounding.
     n : int
     trusted : array of bool
-        Whether the moments of the draws support the standard error. If a few draws hold most of the variance, as for a
+        True if the moments of the draws support the standard error. If a few draws hold most of the variance, as for a
         heavy-tailed law at lags small against its scale, another sample would give another one, and errors of three
         times `stderr` are common. Computed when first read; see the notes of `estimate_kernel`.
 
@@ -241,7 +241,7 @@ def estimate_scores(
         "iid", another randomised design of `sample`, or "auto". Each trial draws one set, so mean and variance have
         standard errors for every design; only for "iid" is the variance that of `score_variance`.
     pairing : {"half", "interleaved"}
-        Which two features form a block.
+        Features that form a block.
 
     Returns
     -------
@@ -469,7 +469,7 @@ def _are_trusted(task: _KernelChunk, found: MeanSums) -> Any:
 
 @dataclass(frozen=True)
 class _Unsettled:
-    """Lags ``(n, k)`` at which the size of the variance settles nothing, of NumPy, and copies, so that they stay."""
+    """Copied NumPy lags ``(n, k)`` at which the size of the variance decides nothing."""
 
     kernel: Kernel
     key: random.Key
@@ -499,7 +499,7 @@ class _Unsettled:
 
 
 def _n_sets(design: str, n_samples: int, n_blocks: int | None, kernel: Kernel) -> int:
-    """Number of sets of a design that make so many draws; 0 for independent draws."""
+    """Number of sets of a design for a number of draws; 0 for independent draws."""
     if design == "iid":
         if n_blocks is not None:
             raise ValueError(f"n_blocks is {show(n_blocks)} but design is 'iid'; expected it only with other designs")

@@ -56,7 +56,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     OSError
         If the folder is missing or not writable.
     ValueError
-        If the suffix is another one, frequencies are not finite or have no axis, or a number in the source is not
+        If the suffix is wrong, frequencies are not finite or have no axis, or a number in the source is not
         finite.
     TypeError
         If frequencies, a field or the source is of another type.
@@ -269,7 +269,7 @@ def _safetensors(path: str) -> ModuleType:
 
 
 def _read_fields(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any]:
-    """Return a Rope's other fields from a JSON text, which is held against the frequencies that lie beside it."""
+    """Return a Rope's other fields from a JSON text, compared with the frequencies beside it."""
     try:
         metadata = files.parse_json(text)
         number, digest = metadata["format"], metadata.pop("digest", None)
@@ -291,6 +291,6 @@ def _read_fields(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any
 
 
 def _digest(text: str, frequencies: np.ndarray) -> str:
-    """SHA-256 of what else a file says, as JSON, and of its numbers in little-endian order."""
+    """SHA-256 of the other fields of a file, as JSON, and of its numbers in little-endian order."""
     numbers = np.ascontiguousarray(frequencies, dtype=frequencies.dtype.newbyteorder("<"))
     return hashlib.sha256(text.encode() + numbers.tobytes()).hexdigest()

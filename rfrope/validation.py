@@ -88,7 +88,7 @@ class Validation(Result):
     spread : tuple of float
         Standard deviation of the score over the magnitude of its mean, for each lag, in closed form; median over pairs.
     polar : bool
-        Whether scores are polar.
+        True if scores are polar.
 
     See Also
     --------
@@ -178,9 +178,9 @@ def validate(
     alpha : float
         Probability that a correct implementation fails; see `Validation`.
     pairing : {"half", "interleaved"}
-        Which two features of q and k form a block; leave it "half" with `polar`.
+        Features of q and k that form a block; leave it "half" with `polar`.
     polar : bool
-        Whether q and k are magnitudes of polar scores, one per block.
+        True if q and k are magnitudes of polar scores, one per block.
     shift : array_like, radians, (D,) or (n, D), optional
         Bias of the keys; only with `polar`.
     executor, progress

@@ -1,6 +1,6 @@
 """Files that appear complete or not at all; regular files, of NumPy's arrays too, read within bounds; checkpoints.
 
-What a header claims must lie in the file, and nothing is unpickled.
+The contents that a header claims must lie in the file, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _descriptor(path: str, flags: int) -> int:
 
 
 def read_bytes(path: str, most: int | None = None) -> bytes:
-    """Return what a regular file holds: at most so many bytes, or unless given as many as fit into memory.
+    """Return the content of a regular file: at most `most` bytes, by default as many as fit into memory.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def read_bytes(path: str, most: int | None = None) -> bytes:
 
 
 def load_package(module: str, need: str) -> ModuleType:
-    """Return a module of an optional package; where that is missing, the error is what needs it and how to get it."""
+    """Return a module of an optional package; where it is missing, the error says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -96,7 +96,7 @@ def parse_json(text: str, **options: Any) -> Any:
 def check_writable(path: str, *, overwrite: bool = False) -> None:
     """Say why `write` would fail, by writing an empty file beside `path` for a moment.
 
-    What writers that were killed left in the folder is removed.
+    Files that killed writers left in the folder are removed.
     """
     path = _free(path, overwrite)
     os.remove(_written_beside(path, b""))
@@ -170,7 +170,7 @@ def _written_beside(path: str, content: Content) -> str:
 
 
 class DamagedError(ValueError):
-    """A file is not what it should be: the reason, for people; names in it come from the file."""
+    """A file is damaged or of another kind; names in the message come from the file."""
 
     def __init__(self, reason: Any) -> None:
         super().__init__(printable(str(reason)))
@@ -183,13 +183,13 @@ def read_arrays(path: str, *, compressed: bool = False) -> dict[str, np.ndarray]
     ----------
     path : str
     compressed : bool
-        Whether members may be compressed, as `numpy.savez_compressed` writes them; what they become must fit (see
+        True if members may be compressed, as `numpy.savez_compressed` writes them; what they become must fit (see
         `capacity.check`). Otherwise all together are no larger than the file.
 
     Raises
     ------
     DamagedError
-        For anything else.
+        If the file is not such an .npz.
     OSError
         If it cannot be read, or is not a regular file.
     ValueError
@@ -216,7 +216,7 @@ def read_array(path: str) -> np.ndarray:
 
 
 def describe_content(beginning: bytes) -> str:
-    """Return what a file with such first bytes seems to be, in words."""
+    """Return the apparent kind of a file with these first bytes, in words."""
     if not beginning:
         return "empty"
     found = next((what for first, what in _BEGINNINGS.items() if beginning.startswith(first)), "")
@@ -244,7 +244,7 @@ def _read(open_it: Callable[[], Any], name: str) -> np.ndarray:
             ends = not file.read(1)  # which is also where an archive compares checksums
     except Exception as error:  # whatever a reader raises on bytes that nobody wrote
         raise DamagedError(
-            f"{name} is no array of plain numbers or text ({error}): pickled objects are never loaded"
+            f"{name} is not an array of plain numbers or text ({error}): pickled objects are never loaded"
         ) from None
     if found.dtype.kind not in _KINDS or not found.dtype.itemsize or not ends:
         more = "" if ends else ", and more bytes"
@@ -272,7 +272,7 @@ class Checkpoint:
     Raises
     ------
     TypeError
-        For a path that is none.
+        If `path` is not a path.
     ValueError
         If the file holds something else, or the answer to another question.
     OSError
@@ -313,7 +313,7 @@ class Checkpoint:
         return kind(n=int(self._held["n"]), **held)
 
     def keep(self, part: Any, done: int, *, now: bool = False) -> None:
-        """Save the answer of so many chunks, if the last saving is some time ago."""
+        """Save the answer of a number of chunks, if the last save is some time ago."""
         if not now and time.monotonic() - self._saved < _SECONDS:
             return
         held = {one.name: np.asarray(array.to_host(getattr(part, one.name))) for one in fields(part) if one.name != "n"}
@@ -329,7 +329,7 @@ class Checkpoint:
 
 
 def check_seed(rng: Any, checkpoint: Any) -> None:
-    """Refuse a checkpoint that no other call could go on from."""
+    """Refuse a checkpoint that no other call could continue."""
     if checkpoint is not None and rng is None:
         raise ValueError("rng is None; expected a seed with checkpoint, so that the same call can resume")
 

@@ -30,9 +30,9 @@ class Design:
     name : str
         Value of ``design=``.
     randomised : bool
-        Whether it takes a seed; each block alone then has exactly the kernel's law.
+        True if it takes a seed; each block alone then has exactly the kernel's law.
     fitted : bool
-        Whether frequencies depend on a range of lags, ``max_lag``.
+        True if frequencies depend on a range of lags, ``max_lag``.
 
     See Also
     --------
@@ -260,7 +260,7 @@ def design(
     norm : {"rms", "sup"}, optional
         Error that the design "optimised" minimises. Default: "rms".
     pairing : {"half", "interleaved"}
-        Which two features of the model form a block.
+        Features of the model that form a block.
     polar : bool
         Make one frequency per feature instead of one per pair, for `rfrope.rotation.rotate_polar`.
     xp, device, dtype

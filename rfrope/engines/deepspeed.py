@@ -19,24 +19,28 @@ def _read(config: ConfigRope) -> EngineRope:
     raw = config.raw
     theta, dtype = raw.get("rope_theta"), str(raw.get("torch_dtype") or raw.get("dtype")).removeprefix("torch.")
     if theta is None:
-        raise UnknownError("what transformers 4 gives it where rope_theta is missing was not read")
+        raise UnknownError("rope_theta is missing, and the default of transformers 4 was not read")
     if dtype == "None":
         raise UnknownError("its frequencies are rounded to torch_dtype, and the config has none")
     if dtype not in _ROUNDED:
         raise RefusedError(f"stops with an error: torch_dtype is {show(dtype)}; only fp16 and bf16 are supported")
     width = raw["hidden_size"] // raw["num_attention_heads"]
     if width != config.rope.head_dim or width not in _WIDTHS:
-        raise RefusedError(f"stops with an error: heads of hidden_size / num_attention_heads = {width} features")
+        raise RefusedError(
+            f"stops with an error: hidden_size / num_attention_heads = {width} is not head_dim, or has no kernel"
+        )
     unread: tuple[str, ...] = ("rope_scaling",) if config.scheme != "default" else ()
     unread += ("partial_rotary_factor",) if config.part != 1.0 else ()
     note = "with transformers 5 it stops: its configs have no attribute rope_theta"
     if raw.get("num_key_value_heads") not in (None, raw["num_attention_heads"]):
-        note = f"queries of all heads of a group but its first turn by frequencies in float32, not {dtype}; {note}"
+        note = (
+            f"in each group, every query head except the first is rotated with float32 frequencies, not {dtype}; {note}"
+        )
     return EngineRope(_round(config.ladder(base=float(theta)), dtype), ignored_keys=unread, note=note)
 
 
 def _round(frequencies: np.ndarray, dtype: str) -> np.ndarray:
-    """Return frequencies as a type of 16 bits has them: its kernel converts them to that of q and k, and back."""
+    """Return frequencies rounded to a 16-bit type: the kernel converts them to that of q and k, and back."""
     if dtype == "float16":
         return frequencies.astype(np.float16).astype(np.float64)
     bits = frequencies.astype(np.float32).view(np.uint32)
@@ -46,7 +50,7 @@ def _round(frequencies: np.ndarray, dtype: str) -> np.ndarray:
 
 def _refuse_lanes(request: ExportRequest) -> str:
     width = request.rope.rotary_dim
-    return "" if width % (2 * _LANE) == 0 else f"it turns multiples of {2 * _LANE} features, the Rope {width}"
+    return "" if width % (2 * _LANE) == 0 else f"it turns multiples of {2 * _LANE} features, and the Rope turns {width}"
 
 
 ENGINE = make_engine(

@@ -23,7 +23,7 @@ def _read(config: ConfigRope) -> EngineRope:
 
 
 def _make_phases(request: ExportRequest) -> dict[str, Any]:
-    """Return phases ``(1, S, D)``, or ``(H, S, D)`` for sets of each head: its kernel takes one table a text."""
+    """Return phases ``(1, S, D)``, or ``(H, S, D)`` for sets of each head: its kernel takes one per text."""
     phases = formats.make_phases(request).reshape(request.heads or 1, request.context or 0, -1)
     style = _GPTJ if request.interleaved else _NEOX
     return {"inv_freq": phases, "attn_factor": request.rope.attention_factor, "rope_style": style}

@@ -49,7 +49,7 @@ def make_longrope_with_mscales(request: ExportRequest) -> dict[str, Any]:
 
 
 def make_rope_scaling(request: ExportRequest) -> dict[str, Any]:
-    """Return the same in the keys of older configs: ``rope_scaling``, None for a ladder, with what stands beside it."""
+    """Return the same in the keys of older configs: ``rope_scaling``, None for a ladder, with the keys beside it."""
     parameters = make_longrope(request)["rope_parameters"]
     beside = {key: parameters.pop(key) for key in ("rope_theta", "partial_rotary_factor")}
     scaling = None if parameters["rope_type"] == "default" else {"type": parameters["rope_type"], **parameters}
@@ -57,9 +57,9 @@ def make_rope_scaling(request: ExportRequest) -> dict[str, Any]:
 
 
 def compute_longrope(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
-    """Return ``1 / (f base**(2i/d))`` and its product with a position, in float32; powers may differ by a unit.
+    """Return ``1 / (f base**(2i/d))`` and its product with a position, in float32; powers may differ by one unit.
 
-    Other schemes are two operations more on the same powers, and between llama3's bands a difference of near numbers.
+    Other schemes take two more operations on the same powers; llama3 also subtracts close numbers between its bands.
     """
     name = "longrope" if request.scheme is None else request.scheme["rope_type"]
     ladder = request.base ** -(np.arange(request.rope.n_blocks) / request.rope.n_blocks)

@@ -43,7 +43,7 @@ def _compute_tensors(request: ExportRequest, made: dict[str, Any]) -> Arithmetic
 
 
 def _refuse_by_architecture(request: ExportRequest) -> str:
-    """Return why the loader or the graph of an architecture would not take a Rope."""
+    """Return why the loader or the graph of an architecture cannot take a Rope."""
     name, rope = request.architecture, request.rope
     if name not in _ARCHITECTURES:
         return (

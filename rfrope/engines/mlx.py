@@ -75,9 +75,9 @@ def _compute_periods(request: ExportRequest, made: dict[str, Any]) -> Arithmetic
 
 
 def _make_config(request: ExportRequest) -> dict[str, Any]:
-    """Return keys of MLX-LM's configs; the attention factor follows from the two contexts, in whole positions.
+    """Return keys of MLX-LM's configs; the attention factor follows from two contexts, which are whole numbers.
 
-    Of a model that reads ``original`` and now ``context`` positions its class makes ``sqrt(ln context / ln original)``.
+    Its class computes ``sqrt(ln context / ln original)`` from the original context and the config's.
     """
     made, factor = formats.make_rope_scaling(request), request.rope.attention_factor
     if factor > 1.0 and request.scheme is None:
@@ -97,18 +97,18 @@ def _compute_config(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
 
 
 def _refuse_config(request: ExportRequest) -> str:
-    """Return why a class would turn otherwise, or the contexts of a config do not say an attention factor."""
+    """Return why a class would rotate differently, or why contexts cannot give the attention factor."""
     rope, context = request.rope, request.context or 1
     factor, kind = rope.attention_factor, rope.source.model.model_type
     is_read = observed.reads_scheme("MLX-LM", kind, "longrope")
     if request.scheme is not None and is_read:
         return ""
     if not is_read:
-        return f"its class of {show(kind)} was not seen to read divisors"
+        return f"its class of {show(kind)} was not observed to read divisors"
     if rope.head_dim != rope.rotary_dim:
-        return f"its classes turn whole heads, the Rope {rope.rotary_dim} features of {rope.head_dim}"
+        return f"its classes turn whole heads, and the Rope turns {rope.rotary_dim} features of {rope.head_dim}"
     if factor < 1.0:
-        return f"its attention factor is {factor}, and what MLX-LM makes of a config is 1 or more"
+        return f"its attention factor is {factor}, and MLX-LM computes only factors of 1 or more"
     if factor > 1.0 and context ** (factor**-2.0) < _LEAST:
         least = f"an original context below {_LEAST} positions"
         return f"its attention factor {factor} needs {least}; expected more context"

@@ -9,7 +9,7 @@ from rfrope.engines.record import Engine, ExportRequest, make_engine
 
 
 def _make_rope_scaling(request: ExportRequest) -> dict[str, Any]:
-    """Return the keys of older configs, and the original context beside them, where it is looked for first."""
+    """Return the keys of older configs, and the original context beside them, where the engine looks first."""
     made, key = formats.make_rope_scaling(request), "original_max_position_embeddings"
     scaling = made["rope_scaling"] or {}
     if request.scheme is None:

@@ -14,17 +14,17 @@ from rfrope.engines.record import Arithmetic, ExportRequest, make_engine
 
 
 def _double(x: np.ndarray, interleaved: bool) -> np.ndarray:
-    """Return numbers of blocks as those of features."""
+    """Return one number for each feature, from one for each block."""
     return np.repeat(x, 2, axis=-1) if interleaved else np.concatenate([x, x], axis=-1)
 
 
 def _refuse_part(request: ExportRequest) -> str:
-    rope = request.rope
-    return "" if rope.head_dim == rope.rotary_dim else f"it turns whole heads, the Rope {rope.rotary_dim} features"
+    whole, turned = request.rope.head_dim, request.rope.rotary_dim
+    return "" if whole == turned else f"it turns whole heads, and the Rope turns {turned} features"
 
 
 def _make_offsets(request: ExportRequest) -> dict[str, Any]:
-    """Return tables, and for sets of each head the offsets of one text: row ``h S + p`` is position p of head h."""
+    """Return tables and, with one set per head, the offsets of one text: row ``h S + p`` is position p of head h."""
     cos, sin = request.table()
     made = {"cos": cos, "sin": sin, "interleaved": request.interleaved}
     return made if request.heads is None else made | {"heads": request.heads, "seqlen_offsets": request.first_rows}
@@ -67,7 +67,7 @@ ONNX = make_engine("ONNX", _make_node, formats.round_once)
 
 
 def _make_phases(request: ExportRequest) -> dict[str, Any]:
-    """Return phases ``(S, 1, 1, d)``, and for sets of each head ``(H S, 1, 1, d)`` and where each begins."""
+    """Return phases ``(S, 1, 1, d)``, or with one set per head ``(H S, 1, 1, d)`` and the first row of each."""
     phases = formats.make_phases(request)
     made = {"freqs": _double(phases, request.interleaved)[:, None, None, :], "interleaved": request.interleaved}
     return made if request.heads is None else made | {"heads": request.heads, "start_positions": request.first_rows}
@@ -82,7 +82,7 @@ TRANSFORMER_ENGINE = make_engine(
 
 
 def _make_doubled(request: ExportRequest) -> dict[str, Any]:
-    """Return tables ``(1, S, d)``, halves twice, of which it reads the first; ``(H, S, d)`` for sets of each head."""
+    """Return tables ``(1, S, d)``, each half twice (it reads the first); ``(H, S, d)`` with one set per head."""
     shape = (request.heads or 1, request.context or 0, -1)
     cos, sin = (_double(one, False).reshape(shape) for one in request.table())
     return {"cos": cos, "sin": sin}
@@ -92,7 +92,7 @@ LIGER = make_engine("Liger-Kernel", _make_doubled, formats.round_once, _refuse_p
 
 
 def _make_caches(request: ExportRequest) -> dict[str, Any]:
-    """Return tables ``(S, D)``, or ``(H, S, D)`` for sets of each head, which broadcast against ``(B, H, S, D)``."""
+    """Return tables ``(S, D)``, or ``(H, S, D)`` with one set per head, which broadcast against ``(B, H, S, D)``."""
     shape = (request.context or 0, -1) if request.heads is None else (request.heads, request.context or 0, -1)
     cos, sin = (one.reshape(shape) for one in request.table())
     return {"cos": cos, "sin": sin, "interleaved": request.interleaved}
@@ -101,12 +101,12 @@ def _make_caches(request: ExportRequest) -> dict[str, Any]:
 def _refuse_until_released(request: ExportRequest) -> str:
     instead = "layers.torch.RotaryEmbedding runs the Rope with any torch"
     if importlib.util.find_spec("torch") is None:
-        return f"torch is not installed, and only one that has nn.functional.rotary_embedding takes it; {instead}"
+        return f"torch is not installed; the export needs one that has nn.functional.rotary_embedding; {instead}"
     torch = importlib.import_module("torch")
     if not hasattr(torch.nn.functional, "rotary_embedding"):
         return (
-            f"torch {torch.__version__} has no nn.functional.rotary_embedding: pull request 187286, which adds it and "
-            f"nn.RotaryEmbedding, is not in it; {instead}"
+            f"torch {torch.__version__} has no nn.functional.rotary_embedding: pull request 187286 adds it "
+            f"and nn.RotaryEmbedding; {instead}"
         )
     return _refuse_part(request)
 
@@ -124,11 +124,11 @@ def _make_padded(request: ExportRequest) -> dict[str, Any]:
 
 
 def _refuse_halves(request: ExportRequest) -> str:
-    """Return why halves of a part would be others: it splits the whole head."""
+    """Return why halves of a part do not fit: the engine splits the whole head."""
     rope = request.rope
     if rope.head_dim == rope.rotary_dim or request.interleaved:
         return ""
-    return f"it pairs the halves of the whole head of {rope.head_dim} features, the Rope those of its first part"
+    return f"it pairs the halves of the whole head of {rope.head_dim} features, and the Rope those of its first part"
 
 
 DIFFUSERS = make_engine("diffusers", _make_padded, formats.round_once, _refuse_halves)

@@ -34,7 +34,7 @@ class ConfigRope:
     raw : mapping
         The config, or the part of it that describes this RoPE.
     seq_len : int
-        Positions of the longest text, for which engines that choose at start are started.
+        Positions of the longest text; engines that choose a list at start are started for it.
 
     See Also
     --------
@@ -79,13 +79,13 @@ class ConfigRope:
 
     @cached_property
     def has_original(self) -> bool:
-        """True if the config says an original context, in the dict or beside it."""
+        """True if the config gives an original context, in the dict or beside it."""
         key = "original_max_position_embeddings"
         return self.written.get(key, self.raw.get(key)) is not None
 
     @cached_property
     def is_bare(self) -> bool:
-        """True if no key of the config says anything of its RoPE."""
+        """True if the config has no key for its RoPE."""
         return all([self.raw.get(key) is None for key in _SAYING])
 
     @cached_property
@@ -111,7 +111,7 @@ class EngineRope:
     length : str
         Effect of the length of the text.
     pairing : {"half", "interleaved"} or None
-        Which two features form a block, in the order of the config's own weights.
+        Features that form a block, in the order of the config's own weights.
     positions : int or None
         Length of the cos/sin tables, if there are any.
     ignored_keys : tuple of str
@@ -159,9 +159,9 @@ class Reading:
     model_types : tuple of str
         Model types whose code was read, for which the rule holds; empty for all that `rfrope.from_config` knows.
     layered : tuple of str
-        Of these, model types with a RoPE for each kind of layer, found by the rule in the config's ``kind``.
+        Those with a RoPE for each kind of layer, which the rule finds in the config's ``kind``.
     failed : dict
-        Errors with which a tiny model of other types could not be observed.
+        Errors that prevented the observation of tiny models of other types.
 
     See Also
     --------
@@ -297,7 +297,7 @@ class Format:
     carries : str
         The data, in the engine's own terms.
     exact : str
-        Which values round.
+        Values that are rounded.
     source : str
         Files of the engine that were read, with its version, and whether a test runs it.
     make : callable
@@ -307,19 +307,19 @@ class Format:
     suffixes : tuple of str
         Suffixes of its files.
     copies_model : bool
-        Whether a file may be a copy of a model's, with its RoPE replaced.
+        True if a file may be a copy of a model's, with its RoPE replaced.
     pairings : tuple of str
         Accepted pairings.
     factor : bool
-        Whether it keeps an attention factor.
+        True if it keeps an attention factor.
     any_rope : bool
-        Whether it accepts one set per head, and several axes.
+        True if it accepts one set per head, and several axes.
     heads : str
         Layout of one set per head, in words; "" if heads share one set.
     layered : tuple of str
         Model types whose Ropes of all kinds of layers go into one export.
     options : tuple of str
-        Which of context, base, dtype and architecture it uses.
+        Those of context, base, dtype and architecture that it uses.
     refusal : callable or None
         Maps an `ExportRequest` to a reason against it beyond the fields above, or "".
     cannot : str

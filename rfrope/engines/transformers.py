@@ -18,7 +18,7 @@ def _read(config: ConfigRope) -> EngineRope:
     name, values = config.scheme, config.values
     written = config.written.get("rope_type", config.written.get("type"))
     if name == "ntk" or (written == "su" and config.model_type not in _SU):
-        raise RefusedError(f"stops with an error: {show(written)} is none of its schemes")
+        raise RefusedError(f"stops with an error: {show(written)} is not one of its schemes")
     if name == "yarn" and not {"factor", "short_factor"} & set(config.written):
         raise RefusedError("stops with an error: factor missing")
     if config.rope.source.model.pairing_from in ("assumed", "config"):
@@ -36,17 +36,18 @@ def _read(config: ConfigRope) -> EngineRope:
 
 
 def _refuse_by_class(request: ExportRequest) -> str:
-    """Return why the class of a model type, where that is known, would turn other features."""
+    """Return why the class of a known model type would turn other features."""
     rope = request.rope
     model_type = rope.source.model.model_type
     entry = known(model_type)
     pairing = entry.get("pairing") if rope.source.model.pairing_from != "given" else None
     if pairing is None and rope.pairing != "half":
-        return "most classes of transformers pair halves, and the Rope does not say that its model_type pairs otherwise"
+        return "most classes of transformers pair halves, and the Rope's model_type is not known to pair neighbours"
     if pairing is not None and pairing != rope.pairing and "pairing_by" not in entry:
-        return f"the class of {show(model_type)} pairs {pairing!r}, the Rope {rope.pairing!r}"
+        return f"the class of {show(model_type)} pairs {pairing!r}, and the Rope {rope.pairing!r}"
     if rope.head_dim != rope.rotary_dim and has_defaults(entry) and not entry.get("partial"):
-        return f"the class of {show(model_type)} turns whole heads, the Rope {rope.rotary_dim} features of a head"
+        part = f"the Rope turns {rope.rotary_dim} features of a head"
+        return f"the class of {show(model_type)} turns whole heads, and {part}"
     return ""
 
 

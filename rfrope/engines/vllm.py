@@ -30,9 +30,9 @@ def _find_layers(config: ConfigRope) -> tuple[int, ...] | None:
 
 
 def _read_gemma3(config: ConfigRope) -> EngineRope:
-    """Return the RoPE of one kind of layers: by transformers' own functions, those under a window without a scheme.
+    """Return the RoPE of one kind of layers: layers under a window without a scheme, others as transformers.
 
-    What ran was the way of a processor with AMX, which leaves the scheme out.
+    The observed run was on a processor with AMX, where the scheme is left out.
     """
     if config.kind == "sliding_attention" or config.scheme == "default":
         ignored = () if config.scheme == "default" else ("rope_type",)

@@ -29,7 +29,7 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
     generators : array_like, (k, d, d), or (d, d) for one axis
         Skew-symmetric, commuting, d even; radians per unit of position.
     pairing : {"half", "interleaved"}
-        Which two columns of the basis, and so features after `fold`, form a block.
+        Columns of the basis, and so features after `fold`, that form a block.
 
     Returns
     -------

@@ -87,11 +87,11 @@ class Atlas(Result):
     angle : HeadEstimate, (H, D), radians
         Angle from the mean query to the mean key, between -pi and pi.
     outlier : ndarray of bool, (H, D)
-        Whether `strength` is above 5 times the median of the head's blocks.
+        True if `strength` is above 5 times the median of the head's blocks.
     partial : ndarray of bool, (D,) or (H, D), as `frequencies`
-        Whether a block completes no turn within `context`.
+        True if a block completes no turn within `context`.
     one_sign : ndarray of bool, (H, D)
-        Whether the means of a block give scores of one sign at all lags within `context`.
+        True if the means of a block give scores of one sign at all lags within `context`.
     sink : HeadEstimate, (H,)
         Attention on the first token, averaged over the later half of the queries.
     sink_key, sink_slow, sink_fast, sink_content : HeadEstimate, (H,)

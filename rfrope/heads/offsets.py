@@ -158,13 +158,13 @@ def effective_offset(
     max_lag : int, optional
         Largest distance to examine, at least 1. Default: that of the given tokens.
     pairing : {"half", "interleaved"}
-        Which two features form a block.
+        Features that form a block.
     causal : bool
         Examine only lags from -max_lag to 0, not those to max_lag.
     scale : float, optional
         Positive factor of the scores. Default: ``1 / sqrt(d)``.
     paired : bool
-        Whether row i of q and row i of k belong to the same token, so that they are resampled together; they must then
+        True if row i of q and row i of k belong to the same token, so that they are resampled together; they must then
         be equally many.
     n_resamples : int
         Number of resamples of the tokens, with replacement, for `confidence`.
@@ -268,7 +268,7 @@ def offset_from_weights(
         is equivalent to ``mean mean^T``. Default: the identity, for query and key of equal content in a uniformly
         random direction.
     pairing : {"half", "interleaved"}
-        Which two features form a block.
+        Features that form a block.
     causal : bool
         Examine only lags from -max_lag to 0, not those to max_lag.
     scale : float, optional

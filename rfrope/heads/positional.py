@@ -100,7 +100,7 @@ def positional_weights(
     offset_weights : array_like, (..., J), optional
         Factor of each of several offsets. Default: 1.
     pairing : {"half", "interleaved"}
-        Which two features of the head form a block.
+        Features of the head that form a block.
     constant_index : int
         Index of the constant feature of x.
     constant : float

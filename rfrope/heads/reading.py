@@ -106,7 +106,7 @@ def profile(
         Learned phases of the keys, such as the bias of polar attention: ``(D,)``, or one set per head with the leading
         axes of `k`. A and B are then those of the shifted keys.
     pairing : {"half", "interleaved"}
-        Which two features form a block; ignored for magnitudes.
+        Features that form a block; ignored for magnitudes.
     pairs : {"all", "occurring"}
         Pairs to average over. "all": every query with every key, put at that lag whatever their positions, which shows
         the effect of the lag. "occurring": the pairs at that lag, ``k_position - q_position == lags``, which shows what
@@ -115,7 +115,7 @@ def profile(
         For "occurring" pairs: ``(n,)`` and ``(m,)``, or ``(n, k)`` and ``(m, k)``. Default for one axis:
         ``0, 1, 2, ...``
     paired : bool
-        Whether row i of q and row i of k belong to the same token, as in self-attention; they must then be equally
+        True if row i of q and row i of k belong to the same token, as in self-attention; they must then be equally
         many. Affects only `stderr`.
     scale : float
         Positive factor of all scores. Models use ``1 / sqrt(d)`` before their softmax.

@@ -215,7 +215,7 @@ def shifted_scores(
         shape of ``lags @ frequencies^T``. The result, without its axis of blocks, broadcasts against the leading axes
         of q and k: for n pairs at m lags, pass q and k as ``(n, 1, d)``.
     pairing : {"half", "interleaved"}
-        Which two features form a block.
+        Features that form a block.
 
     Returns
     -------

@@ -17,7 +17,7 @@ _FOLLOWS = ("part", "seq_len", "layers", "pairing", "head_dim", "rotary_dim", "t
 
 
 class WrongError(AssertionError):
-    """An engine that rotates otherwise than its config says."""
+    """An engine that rotates differently from its config."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,8 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--rfrope-target",
         metavar="MODULE[:NAME]",
-        help="run rfrope's conformance vectors, and nothing else, against rotated(case, positions, x) and "
-        "relocated(case, positions, new_positions, k) of a module or object, or against one function, as the former",
+        help="run only rfrope's conformance vectors, against rotated(case, positions, x) and "
+        "relocated(case, positions, new_positions, k) of a module or object, or one function in place of rotated",
     )
     group.addoption(
         "--rfrope-largest", metavar="N", type=int, default=131071, help="largest position (default: 131071)"
@@ -76,7 +76,7 @@ def _load(name: str) -> dict[str, Callable[..., Any]]:
 
 
 class Vector(pytest.Item):
-    """One config, with what becomes of features that are rotated, or of cached keys that move."""
+    """One config, with its rotated features, or its moved cached keys."""
 
     def __init__(self, *, case: dict[str, Any], function: Callable[..., Any], **options: Any) -> None:
         super().__init__(**options)

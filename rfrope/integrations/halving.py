@@ -88,7 +88,7 @@ class Learner:
         return {name: one.cpu().clone() for name, one in found.items()}
 
     def restore(self, found: Mapping[str, Tensor]) -> None:
-        """Go on from copies."""
+        """Restore the state from copies."""
         for name, number in zip(_NUMBERS, found["numbers"].tolist(), strict=True):
             setattr(self, name, number if name in ("loss", "total") else int(number))
         adam: dict[int, dict[str, Tensor]] = {}
@@ -302,7 +302,7 @@ class Halving:
             learner.restore({name.partition("/")[2]: one for name, one in found.items() if name.startswith(f"{i}/")})
 
     def _keep(self) -> None:
-        """Note the state after a whole step, and write it if the last time is some time ago."""
+        """Record the state after a whole step, and write it if the last write is some time ago."""
         if self._path is None:
             return
         lists = {"history": self.history, "readings": self.readings}

@@ -22,7 +22,7 @@ from rfrope.rotation.rope import Rope
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
-_INSTEAD = "read_heads and rfrope.heads.atlas read its queries and keys as if that were not so"
+_INSTEAD = "read_heads and rfrope.heads.atlas read its queries and keys without this check"
 _SEEN = 1e-6  # attention on a key above rounding
 _LIKE = 0.01  # of the spread of a row's logits: what float32 leaves, tables of float32 included
 _LIKE_16 = 0.05
@@ -36,7 +36,7 @@ def check_windows(kinds: list[LayerKind], tokens: int) -> None:
             where = "its layers" if kind.layers is None else show_layers(kind.layers)
             raise ValueError(
                 f"documents have {tokens} tokens, more than the window of {kind.window} of {where}, but an atlas is "
-                f"over all pairs; expected at most {kind.window} tokens each, or `part` with a kind that sees all"
+                f"over all pairs; expected at most {kind.window} tokens each, or `part` with a kind that attends to all"
             )
 
 
@@ -133,7 +133,7 @@ def _compare(path: str, weights: np.ndarray, logits: np.ndarray, is_narrow: bool
     else:
         what = (
             f"logits of head {worst} are {error[worst]:.2g} away from those of the config's RoPE (root mean square; "
-            f"they vary by {spread[worst]:.2g}), as where the config was changed, or something follows the rotation"
+            f"they vary by {spread[worst]:.2g}), perhaps because the config was changed or a step follows the rotation"
         )
     raise ValueError(f"{path} has attention that an atlas cannot describe: {what}; {_INSTEAD}")
 
@@ -310,7 +310,9 @@ def _join(attentions: dict[str, Module], kept: dict[str, tuple[Any, Any]], wante
             continue  # layers without rotation
         q, k = kept[path]
         if len({len(k), *map(len, keys)}) > 1 or len({len(q), *map(len, queries)}) > 1:
-            raise ValueError(f"{path} has {len(q)} heads of {len(k)} keys, other layers have not; give `layers` alike")
+            raise ValueError(
+                f"{path} has {len(q)} heads of {len(k)} keys, unlike other layers; expected `layers` alike"
+            )
         queries.append(q)
         keys.append(k)
         heads += [(layer, head) for head in range(len(q))]
@@ -321,7 +323,7 @@ def _join(attentions: dict[str, Module], kept: dict[str, tuple[Any, Any]], wante
 
 
 def _scale_of(path: str, attention: Module, q: np.ndarray) -> float:
-    """Return what an attention module multiplies q . k by, if these are whole."""
+    """Return the factor of q . k in an attention module, if q and k are whole."""
     width = max(int(getattr(attention, name, None) or 0) for name in ("head_dim", "qk_head_dim"))
     if width > q.shape[-1]:
         raise ValueError(

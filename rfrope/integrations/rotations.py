@@ -50,13 +50,13 @@ class Rotary:
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no model."""
+    """Refuse anything but a model."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
 
 
 def rotaries(model: Module) -> list[Rotary]:
-    """Find what a Rope can replace in a model, including vision and audio parts."""
+    """Find the modules that a Rope can replace in a model, including vision and audio parts."""
     check_model(model)
     if any(isinstance(one, Positions) for one in model.modules()):
         raise ValueError(f"the rotation of this {type(model).__name__} was replaced already; expected undo() first")
@@ -109,7 +109,7 @@ def nearest(path: str, found: list[Rotary]) -> Rotary:
 
 
 class _Tag(torch.Tensor):
-    """Says by its shape for which kind of layer positions are, and by an axis more that they turn back."""
+    """A tensor whose shape names the kind of layer of positions, and whose extra axis means that they turn back."""
 
     def __neg__(self) -> Any:
         return self.new_empty((*self.shape, 0))
@@ -122,8 +122,8 @@ class Positions(torch.nn.Module):
         super().__init__()
         if hasattr(rotary.parent, _CLASS):
             raise ValueError(
-                f"{type(rotary.parent).__name__} turns its class token by angles that it learned, and not by a "
-                "position; expected a model that does not"
+                f"{type(rotary.parent).__name__} turns its class token by learned angles instead of a position; "
+                "expected a model that does not"
             )
         self.turning = torch.nn.ModuleDict(turning)  # by kind of layer
         self.__dict__["rotary"] = rotary  # no part of the model any more
@@ -143,8 +143,8 @@ class Positions(torch.nn.Module):
         """Copy it with a model, whose attention goes on to turn by the original: alike, unless that is learned."""
         if any(True for _ in self.turning.parameters()):
             raise TypeError(
-                "a model whose learned rotation was put in its place cannot be copied, as the copy would learn the "
-                "original's; expected replace_rotary on a copy of the model as it was, and load_state_dict"
+                "a model with a learned replaced rotation cannot be copied, as the copy would learn the original's; "
+                "expected replace_rotary on a copy of the original model, and load_state_dict"
             )
         made = type(self).__new__(type(self))
         memo[id(self)] = made
@@ -253,11 +253,13 @@ def _check_blocks(turning: Module, module: Module, width: int | None) -> None:
     if turning.axes == 1 and "axial" in known(_model_type(module)):
         raise ValueError(f"the Rope has one axis, {_model_type(module)} two; expected a Rope with sections or two axes")
     if width is not None and blocks not in (width, width * turning.axes):  # for all axes, or for each
-        raise ValueError(f"the Rope has {blocks} blocks, but {type(module).__name__} has {width}; expected as many")
+        raise ValueError(
+            f"the Rope has {blocks} blocks, but {type(module).__name__} has {width}; expected the same number"
+        )
 
 
 def _check_pairing(module: Module, rope: Any) -> None:
-    """Refuse a Rope that pairs otherwise than the weights of a model do, and a model that no pairing is right for."""
+    """Refuse a Rope with another pairing than the weights of a model, and a model that fits no pairing."""
     kind, rope_pairing = _model_type(module), getattr(rope, "pairing", "half")
     pairing = _pairing(getattr(module, "config", None))
     if pairing == "neither":

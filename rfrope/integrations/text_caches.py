@@ -59,7 +59,7 @@ def _read_document(name: str, text: Any, tokenizer: Any, vocabulary: int) -> np.
 
 
 def divide(documents: Sequence[np.ndarray], context: int, share: float, seed: int) -> list[list[np.ndarray]]:
-    """Return the beginnings, of `context` tokens, of documents that teach, of those that choose, and of held-out ones.
+    """Return the first `context` tokens of documents that teach, of those that choose, and of held-out ones.
 
     Raises
     ------
@@ -70,8 +70,8 @@ def divide(documents: Sequence[np.ndarray], context: int, share: float, seed: in
     for i, one in enumerate(documents):
         if len(one) < context:
             raise ValueError(
-                f"texts[{i}] has {len(one)} tokens; expected at least {context}, those of the context, in every text, "
-                "such as several joined"
+                f"texts[{i}] has {len(one)} tokens; expected at least {context}, the context, in every text: "
+                "join several"
             )
         if (first := seen.setdefault(one.tobytes(), i)) != i:
             raise ValueError(f"texts[{i}] is texts[{first}] again; expected different documents")
@@ -79,7 +79,7 @@ def divide(documents: Sequence[np.ndarray], context: int, share: float, seed: in
     if len(documents) < 2 * apart + 1:
         raise ValueError(
             f"texts has {len(documents)} documents; expected at least {2 * apart + 1}: {apart} are held out, {apart} "
-            "choose, and the others are learned from"
+            "choose, and the others teach"
         )
     order = [documents[i][:context] for i in np.random.default_rng([seed, 0]).permutation(len(documents))]
     return [order[2 * apart :], order[apart : 2 * apart], order[:apart]]
@@ -231,11 +231,11 @@ class TextCaches:
             raise ValueError(f"{name} cannot be tuned: {error}; {_OTHERWISE}") from error
         near = _NEAR if next(self._model.parameters()).dtype.itemsize > 2 else _NEAR_IN_HALF
         if not float((found - wanted).abs().sum()) <= near:
-            raise ValueError(f"{name} cannot be tuned: it reads otherwise from cached keys; {_OTHERWISE}")
+            raise ValueError(f"{name} cannot be tuned: its results change with cached keys; {_OTHERWISE}")
         self._texts.append(text)
 
     def _probabilities(self, tokens: Tensor, first: int, end: int, cache: Any) -> Tensor:
-        """Return the probabilities of what follows some tokens of a text, of which a cache has what is before them."""
+        """Return the probabilities of the tokens after some tokens of a text; earlier ones are cached."""
         places = torch.arange(first, end, device=tokens.device)[None]
         few = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self._model.forward).parameters else {}
         some = {"position_ids": places, self._cache: cache, "use_cache": True}
@@ -276,7 +276,7 @@ class _TextCache(DynamicCache):
         return self.first
 
     def get_mask_sizes(self, tokens: Any, *_: Any, **__: Any) -> tuple[int, int]:
-        """Return the number of keys, of which releases name the new ones by number or by place, and their offset."""
+        """Return the number of keys and their offset; releases give new tokens by number or by place."""
         return self.first + (len(tokens) if isinstance(tokens, torch.Tensor) else int(tokens)), 0
 
 
@@ -329,7 +329,7 @@ class RecordingCache(_TextCache):
 
 
 class PrefixCache(_TextCache):
-    """A cache of the tokens of a text before one, whose keys are rotated when they are asked for."""
+    """A cache of the tokens of a text before one, whose keys are rotated on demand."""
 
     def __init__(self, text: CachedText, first: int, positions: Module) -> None:
         super().__init__(positions, first)

@@ -125,7 +125,7 @@ def tune(
     """Learn factors of a frozen model's frequencies, and a temperature, for a longer context.
 
     Documents are divided, by `rng`, into those that teach, a quarter (at least two) that choose the start and stop the
-    learning, and as many held-out ones, on which the returned `rfrope.integrations.tuning.Tuning` reports.
+    learning, and as many held-out ones, for which the returned `rfrope.integrations.tuning.Tuning` reports.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def tune(
         A causal language model that `replace_rotary` accepts. Left unchanged.
     texts : iterable
         At least 5 different documents: token ids, strings, or ``pathlib.Path`` of text files. Each has at least
-        `context` tokens; what is longer is cut.
+        `context` tokens; longer ones are cut.
     context : int
         Positions to reach.
     trained : int, optional
@@ -175,9 +175,9 @@ def tune(
     precision. A window, drawn anywhere in it, attends to all tokens before it, whose keys are rotated by what is
     learned; activations of attention are computed again for gradients. Held-out documents are read whole, in chunks.
 
-    The loss, in nats, is that of the next token: "within" the trained context, and "beyond" it. That of a window is the
-    loss of a whole reading by the rotation that the text was read by, and near it for others, since keys and values of
-    deeper layers depend on the rotation, too. A call that goes on from `checkpoint` reads these texts again.
+    The loss, in nats, is that of the next token: "within" the trained context, and "beyond" it. The loss of a
+    window is that of a whole reading by the rotation that the text was read by, and near it for others, since keys and
+    values of deeper layers depend on the rotation, too. A call that goes on from `checkpoint` reads these texts again.
 
     Windows that attend to their own tokens alone, at long positions (Zhu et al. 2023), are not offered: on SmolLM2-135M
     they chose a rotation that reads whole texts worse than YaRN.

@@ -168,8 +168,8 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     ids whose axes differ are refused. Caches hold rotated keys, so do not use a cache across a replacement.
 
     ``save_pretrained`` of the model, a part of it, or what contains it writes the current frequencies into the config,
-    in the form that `register` reads. What a config cannot hold is left out with a warning: phases, sets per head,
-    several axes, and frequencies of classes that do not read them from a config.
+    in the form that `register` reads. A config cannot hold phases, sets per head, several
+    axes, or frequencies of classes that do not read them: these are left out with a warning.
 
     Examples
     --------
@@ -255,7 +255,7 @@ def _watch_saving() -> None:
 
 
 def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> str:
-    """Put frequencies into the config of what they stand in for; why that cannot be, if it cannot."""
+    """Put frequencies into the config of the module that they replace; return why that is impossible, or ""."""
     register()
     module = positions.__dict__["rotary"].module
     kind, config = type(module), getattr(module, "config", None)

@@ -32,7 +32,7 @@ class Tuning(Result):
     steps : int
         Steps up to the best validation; 0 if no step lowered it.
     ended : str
-        Why learning ended.
+        Reason for the end of learning.
     history : tuple of dict
         One entry per validation: ``start``, ``step``, ``learning`` (mean loss of the steps since the last one, None at
         the first) and ``validation``, the loss of each part.
@@ -74,7 +74,7 @@ class Tuning(Result):
         return _mean(self.losses[method][part])
 
     def difference(self, method: str, part: str) -> tuple[float, float]:
-        """Return how much the learned rotation's mean loss exceeds a method's, and the standard error over pairs."""
+        """Return the learned rotation's mean loss minus a method's, and the standard error over pairs."""
         return _mean(self.losses[_LEARNED][part] - self.losses[method][part])
 
     def verdict(self, method: str, part: str) -> str:
@@ -105,7 +105,7 @@ class Tuning(Result):
 
     def _sentences(self) -> Iterator[str]:
         if not self.steps:
-            yield f"No step lowered the loss of the validation: what is called learned is {self.start} as it was."
+            yield f"No step lowered the validation loss: the learned rotation is {self.start} unchanged."
             return
         for part in self.parts:
             found: dict[str, list[str]] = {"better": [], "worse": [], "even": []}
@@ -114,7 +114,7 @@ class Tuning(Result):
                     found[self.verdict(name, part)].append(name)
             told = [f"{kind} than {', '.join(found[kind])}" for kind in ("better", "worse") if found[kind]]
             if found["even"]:
-                told.append(f"no different from {', '.join(found['even'])} by two standard errors")
+                told.append(f"within two standard errors of {', '.join(found['even'])}")
             yield f"{part}: the learned rotation is {'; '.join(told)}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Tuning(Result):
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
         preface = [
             f"Learned from {self.start} in {steps}: {self.ended}.",
-            f"Mean loss on documents held out ({count}), ± standard error over them:",
+            f"Mean loss on held-out documents ({count}), ± standard error over them:",
         ]
         told = [*self._sentences()]
         return Report([Words(preface), Table(self.table, rule=False), Words(told)], " ".join(told))

@@ -112,11 +112,11 @@ def tune_modules(
     -----
     A loss that is not finite, or a factor beyond ``exp(64)`` or ``exp(-64)``, as from a `rate` that is far too large,
     ends the learning from that start, and its best so far is kept. The loss has a weak pull towards the start: 0.001
-    times the sum of the squared log-factors and log-temperature of a set. A checkpoint knows all batches of a sequence,
-    the first and last of a callable `learning`, and not what `loss` does with them: keep one for each data set.
-    Rotations and their gradients are exact at any position. A step takes the memory of a training step, less the
-    gradients and moments of the weights. On one machine, with the same number of threads, the same arguments give the
-    same bits.
+    times the sum of the squared log-factors and log-temperature of a set. A checkpoint identifies all batches of a
+    sequence, or the first and last of a callable `learning`, but not `loss`: keep one for each data set.
+    Rotations and their gradients are exact at any position. A step takes the memory of a training step without
+    the gradients and moments of the weights. On one machine, with the same number of threads, the same arguments give
+    the same bits.
 
     Examples
     --------
@@ -261,9 +261,9 @@ def finish(run: Halving, progress: Any) -> Tuning:
     ]
     means = {line["step"]: np.mean([*line["validation"].values()]) for line in history if line["start"] == name}
     ended = {
-        BROKEN: f"the loss was NaN or infinite, or a factor too large, after {best.step} of {steps} steps, the best is "
+        BROKEN: f"the loss was NaN or infinite, or a factor too large, after {best.step} of {steps} steps; the best is "
         "kept",
-        WAITED: f"the validation fell no further, {best.step} of {steps} steps were done",
+        WAITED: f"the validation loss fell no further; {best.step} of {steps} steps were done",
     }.get(best.ended, f"all {steps} steps were done")
     first = min(means, key=lambda step: means[step] if np.isfinite(means[step]) else np.inf)
     return Tuning(ropes[0] if len(ropes) == 1 else ropes, name, first, ended, tuple(history), run.losses())
@@ -285,7 +285,9 @@ def _rotaries(model: Module) -> list[Module]:
             what = "is a RotaryEmbedding itself" if one is model else "has a PolarEmbedding"
             raise ValueError(f"model {what}; expected one that has RotaryEmbedding in it")
         if "phases" in one.learnable:
-            raise ValueError("model has a RotaryEmbedding that learned phases, which no Rope has; expected none")
+            raise ValueError(
+                "model has a RotaryEmbedding that learned phases, which a Rope does not hold; expected none"
+            )
     return found
 
 

@@ -31,7 +31,7 @@ class SearchRange:
     minimum, maximum : float
         Bounds of a shape; lower bound of a length.
     single : bool
-        Whether the parameter is one frequency or its period: a fit then has as many minima as turns in its range.
+        True if the parameter is one frequency or its period: a fit then has as many minima as turns in its range.
     ends : bool
         Whether `maximum` bounds the family itself, not only the search.
     """

@@ -46,7 +46,7 @@ def rotated_both(
     Parameters
     ----------
     q, k : arrays, (..., heads, tokens, d)
-        Of one dtype, with the same axes but for the heads and d.
+        Both of one dtype, with the same axes but for the heads and d.
     positions : array, (tokens, k) or (..., 1, tokens, k), or None
     frequencies : array, (D, k), or (sets, D, k), each shared by a group of neighbouring heads
         Or their words ``(..., D, 2 k)`` in int64 (`turns.turn_words`), for integer positions; or the bits of their
@@ -109,7 +109,7 @@ class LaunchingModule(torch.nn.Module):
                 self._moved(name, device)
 
     def _follow(self, moves: Any) -> None:
-        """Have constants where a function moves tensors to, and no longer where it moves them from."""
+        """Move constants to the device to which a function moves tensors."""
         for device in {device for _, device in self._placed if device.type != "meta"}:
             if _moved_from(device, moves) != device:
                 self._placed = {key: one for key, one in self._placed.items() if key[1] != device}
@@ -121,8 +121,7 @@ class LaunchingModule(torch.nn.Module):
     def _widened(self, numbers: Tensor, copied: bool) -> Tensor:
         """Numbers that may be added up: in float64, or int64 for integers.
 
-        What shards parameters frees their memory after the call, and cannot where a loop saw it: loops are given a
-        copy.
+        Sharding frees the memory of parameters after the call, and cannot if a loop saw it: loops get a copy.
         """
         wide = torch.float64 if array.has_float64(_XP, numbers.device) else torch.float32
         return numbers.to(wide if numbers.is_floating_point() else torch.int64, copy=copied)
@@ -152,7 +151,7 @@ class LaunchingModule(torch.nn.Module):
         return omega
 
     def _bounded(self, phases: Tensor) -> Tensor:
-        """Return learned phases as they count."""
+        """Return learned phases within their bounds."""
         return phases
 
     def _shift(self) -> Tensor:
@@ -261,7 +260,7 @@ def move_kernel(law: LearnedKernel, values: list[Tensor], key: Any, last: tuple[
     key : object or None
         Equal for equal values; None for the values themselves.
     last : tuple
-        What the last call said to remember.
+        The record that the last call returned.
     """
     flat = torch.cat([value.reshape(*law.points.shape[:-2], -1) for value in values], -1)
     if not TORCH.are_plain_dense() or type(flat) is not torch.Tensor:  # mapped over, or with tangents

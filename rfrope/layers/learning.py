@@ -35,7 +35,7 @@ _DONE = "_is_hf_initialized"  # the mark of transformers
 
 
 def read_learnable(learnable: Any) -> tuple[str, ...]:
-    """Return the names of what is learned."""
+    """Return the names of the learned parameters."""
     if isinstance(learnable, bool):
         return ("factors",) if learnable else ()
     names = (learnable,) if isinstance(learnable, str) else listed("learnable", learnable, "names of what is learned")
@@ -150,10 +150,10 @@ class LearningModule(LaunchingModule):
                 parameter.copy_(start)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Note that a loader of transformers is done with this module: what no file had is raw memory, and starts anew.
+        """Reset parameters that no file had, when a loader of transformers is done with this module.
 
         The loader marks each parameter that it has read, and then every module. A module that was not made on the meta
-        device holds no raw memory; what marks it then is no loader.
+        device holds no raw memory; its marks are not a loader's.
         """
         if isinstance(value, torch.Tensor) and name in self.__dict__.get("_learned", ()):
             self._last_law, self._fixed = (None, None), None
@@ -188,7 +188,7 @@ class LearningModule(LaunchingModule):
             if given.numel() != self.frequencies.numel():
                 raise ValueError(
                     f"{prefix}inv_freq of the state has {given.numel()} frequencies, but the Rope has "
-                    f"{self.frequencies.numel()}; expected the state of a module with as many"
+                    f"{self.frequencies.numel()}; expected the state of a module with the same number"
                 )
             state_dict.setdefault(f"{prefix}frequencies", given.reshape(self.frequencies.shape))
         elif given is not None:
@@ -196,8 +196,8 @@ class LearningModule(LaunchingModule):
             given = given.detach().double().cpu().reshape(-1)
             if given.shape != expected.shape or bool(((given - expected).abs() > _ROUNDED * expected.abs()).any()):
                 warnings.warn(
-                    f"{prefix}inv_freq of the state is not what the Rope has, and is passed over: expected the Rope of "
-                    "this checkpoint, as rfrope.from_config gives it",
+                    f"{prefix}inv_freq of the state differs from the Rope's, and is ignored; expected the Rope of this "
+                    "checkpoint, as rfrope.from_config gives it",
                     stacklevel=2,
                 )
         for name in self._learned:
@@ -215,7 +215,7 @@ class LearningModule(LaunchingModule):
         return self
 
     def _fix(self) -> None:
-        """Forget what was made of the parameters; for evaluation make a module of the Rope learned so far."""
+        """Drop what was computed from the parameters; for evaluation make a module of the Rope learned so far."""
         self._last_law, self._fixed, self._watched = (None, None), None, ()
         learned = [getattr(self, name) for name in self._learned]
         if self.training or not learned or self.phases is not None or self._is_sharded:

@@ -50,8 +50,8 @@ class RotaryEmbedding(TurningModule):
         (`rfrope.designs.learned_kernel`); ``"factors"`` of the frequencies (or True), the ``"frequencies"`` themselves,
         ``"phases"`` added to those of the keys, in radians, and ``"temperature"``, a factor of all scores; ``"both"``
         means frequencies and phases. Factors and temperature are stored as logarithms, so they stay positive, and a
-        step of AdamW changes every frequency by the same share; of frequencies themselves it may be many times a slow
-        one.
+        step of AdamW changes every frequency by the same share; a step of frequencies themselves may be many times a
+        slow one.
         Parameters are float64, or float32 if the Rope's frequencies are.
     max_positions : int, optional
         Rotate by float32 cos/sin tables of this many positions, using only torch's own operators, for graphs that run
@@ -70,7 +70,7 @@ class RotaryEmbedding(TurningModule):
         The current Rope, as NumPy arrays: `start` with the learned kernel, frequencies, factors and temperature, which
         ``rope.source.scaled_by`` records. Learned phases are not included.
     learnable, kernel : tuple of str; Kernel, tuple of Kernel or None
-        Names of what is learned; the learned kernel, or one for each set of frequencies.
+        Names of the learned parameters; the learned kernel, or one for each set of frequencies.
     head_dim, layout
         As given.
     axes : int
@@ -100,8 +100,8 @@ class RotaryEmbedding(TurningModule):
 
     The frequencies of a learned kernel are made on the host, once for equal parameters. After ``eval()``, calls without
     gradients turn by the Rope learned so far, as fast as a module that learns nothing; so do compiled ones, if no
-    parameter requires a gradient (``requires_grad_(False)``). What is then written into a parameter in a compiled
-    graph, or on a device past autograd (``.data``), is seen after ``train()``, ``eval()`` or a load.
+    parameter requires a gradient (``requires_grad_(False)``). A value written into a parameter in a compiled
+    graph, or on a device past autograd (``.data``), takes effect after ``train()``, ``eval()`` or a load.
 
     Examples
     --------
@@ -186,8 +186,8 @@ class RotaryEmbedding(TurningModule):
         Parameters
         ----------
         q, k : tensors, (..., heads, tokens, d)
-            Or ``(..., tokens, heads, d)``, according to `layout`. Of one dtype; keys may have fewer heads, each shared
-            by a group of neighbouring query heads.
+            Or ``(..., tokens, heads, d)``, according to `layout`. Both have one dtype; keys may have fewer heads, each
+            shared by a group of neighbouring query heads.
         positions : tensor or array_like, optional
             ``(tokens,)`` for all sequences, or ``(batch, tokens)``, with a last axis k for several position axes.
             Required for ragged and packed sequences. Default: consecutive from 0.
@@ -435,13 +435,13 @@ class PolarEmbedding(RotaryEmbedding):
 
 
 def parameter_groups(model: Any, *, rate: float | None = None) -> list[dict[str, Any]]:
-    """Return the parameters of a model in two groups for an optimiser: what its rotary modules learn has no decay.
+    """Return the parameters of a model in two groups for an optimiser: those of rotary modules have no decay.
 
     Parameters
     ----------
     model : torch.nn.Module
     rate : float, optional
-        Learning rate of what the modules learn. Default: that of the optimiser.
+        Learning rate of the rotary modules. Default: that of the optimiser.
 
     Returns
     -------
@@ -473,6 +473,6 @@ def _read_head_dim(rope: Rope, head_dim: Any) -> int | None:
     width = rope.head_dim if head_dim is None else whole("head_dim", head_dim, rope.rotary_dim)
     if width != rope.head_dim and not isinstance(rope.head_dim, Assumed):
         raise ValueError(
-            f"head_dim is {width}, but the Rope has head_dim={rope.head_dim}; expected the same, or one alone"
+            f"head_dim is {width}, but the Rope has head_dim={rope.head_dim}; expected the same, or only one of them"
         )
     return width

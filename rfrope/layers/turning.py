@@ -49,7 +49,7 @@ class TurningModule(LearningModule):
     # -- queries and keys that fit, and their positions ----------------------------------------------------------------
 
     def _belong(self, q: Tensor, k: Tensor) -> bool:
-        """Return whether queries and keys are of one dtype and batch; refuse widths and heads that the Rope has not."""
+        """Return whether queries and keys are of one dtype and batch; refuse widths and heads that do not fit."""
         if q.ndim < 3 or q.ndim != k.ndim or q.dtype != k.dtype or not q.is_floating_point():
             return False
         if q.shape[:-3] != k.shape[:-3]:
@@ -95,7 +95,7 @@ class TurningModule(LearningModule):
         return positions[..., None, :, :] if positions.ndim > 2 else positions
 
     def _repeat_for_heads(self, omega: Any, heads: int) -> Any:
-        """Frequencies of so many heads, which share those of the keys in groups."""
+        """Frequencies of a number of heads, which share those of the keys in groups."""
         if not self._sets or heads == self._sets:
             return omega
         omega, group = getattr(omega, "on_host", omega), heads // self._sets  # see turns.make_integer_turns
@@ -140,7 +140,7 @@ class TurningModule(LearningModule):
         return found[0], found[1]
 
     def _turn_back(self, at: Tensor, q: Tensor | None, k: Tensor | None) -> Any:
-        """Gradients of queries and keys at some positions, from those of what they were turned into."""
+        """Gradients of queries and keys at some positions, from those of the results."""
         known = q is not None and k is not None and TORCH.are_plain_dense(q, k)
         if known and (turned := self._turn_small(q, k, at.numpy(), True)) is not None:
             return turned

@@ -132,7 +132,7 @@ class Facts:
         return value is False or (not self.ropes and not isinstance(value, Mapping))
 
     def is_rope(self, key: str, value: Any) -> bool:
-        """Return whether a way for positions is RoPE where there is one."""
+        """Return whether an encoding of positions is RoPE where there is one."""
         return not self.ropes or "rot" in str(value) or "rope" in str(value)
 
     def is_read(self, key: str, value: Any) -> bool:
@@ -191,13 +191,13 @@ def find_unread(held: Mapping[str, Any], facts: Facts, is_part: Callable[[Any, A
 
 
 def list_asides(held: Mapping[str, Any], is_part: Callable[[Any, Any], bool]) -> Iterator[str]:
-    """Yield remarks on what looks like RoPE in dicts of other concerns, and on scores scaled beside it."""
+    """Yield remarks on keys like those of RoPE in unrelated dicts, and on scores scaled outside RoPE."""
     for name in _ASIDE:
         if isinstance(inner := held.get(name), Mapping):
             for path, _, value in _walk(f"{name}.", inner, is_part, alone=True):
                 yield f"{path} is {show(value)}: {name} does not say how a model rotates, so it is not read."
     if held.get("use_logn_attn") is True:
-        yield "use_logn_attn is True: scores also grow by a log of the position where code reads it, which no Rope has."
+        yield "use_logn_attn is True: code that reads it also scales scores by a log of the position, unlike any Rope."
 
 
 def _walk(

@@ -25,7 +25,7 @@ _UNBOUNDED = 2**24  # positions to follow frequencies for if there is no context
 _TABLES = "the tables of a model are for blocks of two features"
 _NUMBER = re.compile(r"\.(\d+)\.")
 _SWITCH = "use_rope"  # attribute of attention of Llama 4, SmolLM3 and Mistral Large 4 in transformers
-_UNSEEN = "which layers turn{}; rfrope.models.probe of the model runs them"
+_UNSEEN = "which layers turn{}; rfrope.models.probe runs the model"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Finding(Result):
     where : str
         Name of the buffer, table or layer.
     text : str
-        What is wrong, and which known mistake it looks like.
+        The fault, and the known mistake that it looks like.
     position : int or None
         First position at which a cos or sin is off by more than 1e-3; None if there is none within the context, or
         below 2^24 without a context. From `probe`, the first of the measured positions.
@@ -73,20 +73,20 @@ class Finding(Result):
 
 @dataclass(frozen=True)
 class Audit(Result):
-    """Faults found in a running model, and what was checked.
+    """Faults found in a running model, and the checks.
 
     Attributes
     ----------
     findings : tuple of Finding
     checked : tuple of str
-        What was checked.
+        Names of the checks.
     context : int or None
         Number of positions that were required.
     exceeds : int or None
         First position at which a checked cos or sin is off by more than 1e-3 from the exact one, by a fault or by
         rounding to float32; None if there is none within the context, or below 2^24 without a context.
     unchecked : str
-        What the config says but buffers do not show: which layers rotate, or by which RoPE, if they differ; else "".
+        Facts that buffers do not show: which layers rotate, or by which RoPE, if they differ; else "".
 
     See Also
     --------
@@ -118,7 +118,7 @@ class Audit(Result):
         lines += [f"  {finding}" for finding in self.findings]
         if self.passed and self.exceeds is not None:
             lines.append(
-                f"  rounding alone puts cos and sin off by more than {_EXCEEDS:g} first at position {self.exceeds}"
+                f"  rounding alone makes cos and sin wrong by more than {_EXCEEDS:g} first at position {self.exceeds}"
             )
         lines += [f"  not checked: {self.unchecked}"] if self.unchecked else []
         return "\n".join(lines)
@@ -189,7 +189,7 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
         found += findings
         exceeds += [] if first is None else [first]
     if not checked:
-        raise ValueError("what holds nothing that rope says anything of; expected a Rope or config of the same model")
+        raise ValueError("what holds nothing that rope describes; expected a Rope or config of the same model")
     asked = length if length is not None else max((_context(one) or 0 for one in meant), default=0) or None
     switches, seen, unchecked = _check_switches(what, rope)
     found += switches
@@ -334,7 +334,7 @@ def _check_rows(
     if len(buffer.values) == 1:
         if np.any(np.abs(buffer.rows(0) / reading.factor - 1.0) > 8.0 * noise):
             yield "rows", "the only row is not that of position 0"
-        yield "too short", "the table has one row, and one row tells no frequencies"
+        yield "too short", "the table has only one row, which does not determine frequencies"
     elif buffer.blocks != rope.n_blocks:
         yield "width", describe_width(reading.frequencies, rope)
     elif reading.start:
@@ -367,7 +367,7 @@ def _check_switches(what: Any, config: Any) -> tuple[list[Finding], list[str], s
         turns: tuple(i for i in sorted(found) if i < len(meant) and found[i] == turns != (meant[i] is not None))
         for turns in (True, False)
     }
-    said = {True: "on in {}, which the config has without RoPE", False: "off in {}, which the config has with RoPE"}
+    said = {True: "on in {}, where the config has no RoPE", False: "off in {}, where the config has RoPE"}
     faults += [Finding("layers", _SWITCH, said[turns].format(show_layers(one))) for turns, one in wrong.items() if one]
     if len(layers.ropes) > 1:
         unseen = _UNSEEN.format(" by which RoPE")
@@ -379,7 +379,7 @@ def _check_switches(what: Any, config: Any) -> tuple[list[Finding], list[str], s
 def _check_pairing_flags(what: Any, layers: Layers) -> tuple[list[Finding], list[str], str]:
     """Return faults of the flags by which latent attention chooses its pairing, those checked, and what is open.
 
-    Where its class has no flag, nothing that the model holds shows the pairing.
+    Without such a flag, the model does not show its pairing.
     """
     latent = [rope for rope in layers.ropes.values() if rope.source.model.turns_last]
     if not latent or latent[0].pairing is None:
@@ -389,5 +389,5 @@ def _check_pairing_flags(what: Any, layers: Layers) -> tuple[list[Finding], list
     flags = {path: flag for path, one in held.items() if isinstance(flag := getattr(one, key, None), bool)}
     wrong = [path for path, flag in flags.items() if ("interleaved" if flag else "half") != wanted]
     faults = [Finding("pairing", path, f"{key} is {flags[path]}, and the config says {wanted!r}") for path in wrong[:1]]
-    unseen = "" if flags else "the pairing of latent attention; rfrope.models.probe of the model runs it"
+    unseen = "" if flags else "the pairing of latent attention; rfrope.models.probe runs the model"
     return faults, [key] if flags else [], unseen

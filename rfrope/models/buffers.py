@@ -85,7 +85,7 @@ def find_buffers(what: Any) -> tuple[Buffer, ...]:
 
 
 def read_stored(folder: str) -> dict[str, np.ndarray]:
-    """Return the frequencies in the safetensors files of a folder, of which nothing else is read.
+    """Return the frequencies in the safetensors files of a folder; nothing else is read.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def _read_array(name: str, value: Any, attention_factor: float | None = None, la
         return Buffer(name, np.stack(nearest, axis=1), dtype, layer=layer)
     raise ValueError(
         f"{name} has shape {tuple(host.shape)}; expected frequencies (D,), a table (S, 2D) or (S, D, 2) of cos "
-        "and sin, or a complex one (S, D); a table of cos and one of sin go as a pair"
+        "and sin, or a complex one (S, D); pass a table of cos and one of sin as a pair"
     )
 
 
@@ -226,7 +226,7 @@ def bits(values: np.ndarray, dtype: str = "") -> int:
 
 
 def rounded(values: np.ndarray, width: int) -> np.ndarray:
-    """Return numbers rounded to so many bits; float16 has fewer below its smallest normal number."""
+    """Return numbers rounded to a number of bits; float16 has fewer below its smallest normal number."""
     mantissas, exponents = np.frexp(values)
     if width == 11:
         return np.asarray(values, dtype=np.float16).astype(np.float64)
@@ -300,7 +300,7 @@ def rows_unlike(buffer: Buffer, reading: TableEstimate, rounding: float) -> tupl
         is_near = np.all(apart <= allowed + phases * 2.0**-width)  # at large phases, being near means little
         if is_near and np.sum((apart <= allowed)[off]) > 0.9 * np.sum(off) > 0.0:
             return "half precision", f"phases rounded to {name}"
-    return "rows", f"{found.size} of {len(buffer.values)} rows are not those of their positions, first at {found[0]}"
+    return "rows", f"{found.size} of {len(buffer.values)} rows do not match their positions, first at {found[0]}"
 
 
 def _unlike(buffer: Buffer, at: np.ndarray, reading: TableEstimate, rounding: float) -> np.ndarray:

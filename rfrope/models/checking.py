@@ -52,7 +52,7 @@ _FACTORS = ("yarn", "linear")  # schemes whose factor times the original context
 def check(
     target: Any, *, engines: Iterable[str] | None = None, context: int | None = None, against: Any = None
 ) -> Check:
-    """Say whether the RoPE of a model is right, and what to type if it is not.
+    """Check the RoPE of a model, and say what to type if it is wrong.
 
     Parameters
     ----------
@@ -60,11 +60,11 @@ def check(
         A config as in `from_config`; or a running model, whose buffers are compared with its ``config``, and which is
         run as by `probe` if they are right; or a Rope, with `against`.
     engines : iterable of str, optional
-        Engines that must agree with transformers. Default: all that are known are listed, and none makes a RoPE wrong.
+        Engines that must agree with transformers. Default: all known engines are listed, and none changes the verdict.
     context : int, optional
         Number of positions that it must reach. Default: the config's own.
     against : as `target`, optional
-        What must have the same RoPE: the config that a trainer, a server or a quantised file has.
+        Target that must have the same RoPE, such as the config of a trainer, a server or a quantised file.
 
     Returns
     -------
@@ -160,7 +160,7 @@ def _conclude(found: list[CheckFinding], rope: tuple[str, ...] = (), engines: It
 
 
 def _merge(engines: _Engines) -> list[CheckFinding]:
-    """Return what each engine does, once for all that this is true of."""
+    """Return what engines do, with engines that do the same merged."""
     everything = {label for labels in engines.values() for label in labels}
     return [
         CheckFinding(kind, engine if everything <= {*labels} else f"{engine}, {' and '.join(labels)}", text, fix)
@@ -202,14 +202,14 @@ def _check_layers(layers: Layers, config: Any) -> Iterator[CheckFinding]:
         seen.add((kind.part, kind.rope_name))
         where, model = rope.source.model.name, rope.source.model
         if model.pairing_from == "assumed":
-            text = f"model_type {show(model.model_type)} is not known, so which features pair is not: half is assumed"
+            text = f"model_type {show(model.model_type)} is not known, nor is its pairing: half is assumed"
             yield CheckFinding("unknown", where, text, 'rfrope.from_config(config, pairing="half" or "interleaved")')
         base = rope.source.rope_parameters.get("rope_theta", 2.0)
         if base <= 1.0:
             text = f"rope_theta is {base:g}: no block turns slower than 1 radian a position, so far scores are noise"
             yield CheckFinding("wrong", where, text, "rope_theta: 10000.0, or the base of the training")
         elif not has_base:
-            yield CheckFinding("note", where, f"the config names no base: that of the class, {base:g}, is taken")
+            yield CheckFinding("note", where, f"the config has no base: that of the class, {base:g}, is taken")
         if caution := describe_reach(rope):
             yield CheckFinding("wrong" if _falls_short(rope) else "note", where, caution)
         yield from (CheckFinding("caution", where, said) for said in model.remarks)
@@ -219,9 +219,9 @@ def _check_layers(layers: Layers, config: Any) -> Iterator[CheckFinding]:
 
 
 def _check_stored(folder: str, config: Any, layers: Layers) -> Iterator[CheckFinding]:
-    """Yield what frequencies beside the weights say against the config.
+    """Yield differences between the config and frequencies stored beside the weights.
 
-    transformers makes its own, and its older versions stored them without the scheme: these are notes.
+    These are notes: transformers computes its own, and its older versions stored them without the scheme.
     """
     try:
         stored = read_stored(folder)
@@ -276,7 +276,7 @@ def _check_part(
         made = _extend(ropes, length or 0)
         typed = "llama.cpp" if isinstance(config, str) else REFERENCE
         fix = override(typed, made.get("", made), length or 0, part=part) if made else ""
-        yield CheckFinding("wrong", part, f"{length} positions are asked for, and the RoPE reaches {reach}", fix)
+        yield CheckFinding("wrong", part, f"{length} positions are requested, and the RoPE reaches {reach}", fix)
         if made and not isinstance(config, str):
             config = _write(config, part, made.get("", made), length or 0)
     if isinstance(config, str):  # a GGUF, which one engine reads

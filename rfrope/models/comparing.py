@@ -49,7 +49,7 @@ class EngineReport(Result):
     sources : tuple of str
         Source files from which the rule was written.
     status : {"known", "refused", "unknown"}
-        Whether the engine runs this config, refuses it, or was not read for it.
+        The engine runs this config, refuses it, or was not read for it.
     reason : str
         Why it is refused or unknown.
     rope : EngineRope or None
@@ -124,7 +124,7 @@ class RopeComparison(Result):
     layers : tuple of int or None
         Layers that use this RoPE; None if the config does not determine them.
     caution : str
-        What the scheme reaches, where that is not the context; or "".
+        A sentence on the length that the scheme reaches, if that is not the context; else "".
 
     See Also
     --------
@@ -187,7 +187,7 @@ class RopeComparison(Result):
     def verdict(self) -> tuple[str, ...]:
         """The caution, and the findings, or a statement that there are none."""
         known = [one.engine for one in self.engines if one.status == "known"]
-        nothing = f"Nothing to compare: known is {', '.join(known) or 'none of them'}."
+        nothing = f"Nothing to compare: engines known for this config: {', '.join(known) or 'none'}."
         found = self.findings or ("They agree." if len(known) > 1 else nothing,)
         return (self.caution, *found) if self.caution else found
 
@@ -457,7 +457,7 @@ def _list_differences(
         sides = [show_layers(one.layers or ()) for one in (made, standard)]
         found.append(f"turns {sides[0]} by it, where {reference} turns {sides[1]}")
     if made.pairing != standard.pairing:
-        found.append(f"pairs features as {made.pairing!r}, where {reference} does as {standard.pairing!r}")
+        found.append(f"pairs features as {made.pairing!r}, and {reference} as {standard.pairing!r}")
     if error > SAME:
         size = f"{error + 1.0:.3g} times" if error >= 1.0 else f"{100.0 * error:.3g} %"
         said = f"frequencies differ by up to {size}"
@@ -498,10 +498,10 @@ def _list_advice(found: RopeComparison) -> Iterator[str]:
         yield f"  remove {key}" if value is None else f'  "{key}": {_shorten(value)}'
     scaling = found.write.get("rope_scaling") or {}
     if scaling.get("rope_type") == "longrope" and found.scheme != "longrope":
-        yield f"These lists are the frequencies for a text of {found.seq_len} positions, at every length."
+        yield f"These lists fix the frequencies for {found.seq_len} positions, at every length."
     yield f"Then these agree: {', '.join(found.then_agree)}."
     if found.still_differ:
-        yield f"Nothing that was tried makes these agree: {', '.join(found.still_differ)}."
+        yield f"No change that was tried makes these agree: {', '.join(found.still_differ)}."
 
 
 def _shorten(value: Any) -> str:

@@ -74,7 +74,7 @@ def from_config(
     seq_len : int, optional
         Length of the text, on which the schemes dynamic and longrope depend. Default: a short text.
     pairing : {"half", "interleaved"}, optional
-        Which two features form a block. Needed for model types missing from the table of transformers' classes, or for
+        Features that form a block. Required for model types missing from the table of transformers' classes, or for
         weights with reordered features.
     xp, device, dtype
         See `geometric`.
@@ -194,7 +194,7 @@ def read_file(path: str) -> tuple[dict[str, Any], str]:
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path}: there is no such file or folder here, and nothing is downloaded; expected the path of a "
-            "config.json, or of the folder that it lies in, not the name of a model"
+            "config.json or of its folder, not the name of a model"
         ) from None
     try:
         held = files.parse_json(content.decode("utf-8-sig"), object_pairs_hook=_unique_keys)
@@ -331,7 +331,7 @@ def _find_table(name: str, held: Mapping[str, Any], parent: str) -> tuple[str, M
 
 
 def _deny_rope(part: Part) -> str:
-    """Return by what a config or the class of its type says that there is no RoPE, or ""."""
+    """Return the words by which a config, or the class of its type, says that there is no RoPE; or ""."""
     held, entry = part.held, part.entry
     said = [key for key, value in part.table.get("needs", {}).items() if held.get(key) != value]
     said += [key for key in ("alibi", "mla_use_nope") if held.get(key) is True]
@@ -450,7 +450,7 @@ def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, 
     if about["pairing_from"] == "assumed":
         said = {found for key, value in part.held.items() if (found := read_pairing(key, value))}
         if len(said) > 1:
-            raise ValueError("keys of the config say both pairings; expected one")
+            raise ValueError("the config has keys for both pairings; expected one")
         if not said and _needs_pairing(part):
             raise ValueError(
                 f"pairing is None, and the code of model_type {show(part.model_type)}, with latent attention or "
@@ -469,7 +469,7 @@ def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, 
 
 
 def _needs_pairing(part: Part) -> bool:
-    """Return whether a part has latent attention or sections, about whose pairing nothing is usual."""
+    """Return whether a part has latent attention or sections, which have no usual pairing."""
     is_latent = bool(part.held.get("qk_rope_head_dim")) and part.held.get("use_mla") is not False
     return is_latent or any(one.get(key) for one in _find_dicts(part) for key in ("mrope_section", "xdrope_section"))
 

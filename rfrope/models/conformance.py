@@ -24,7 +24,7 @@ _ARRAYS = ("positions", "frequencies", "cos", "sin", "x", "rotated", "new_positi
 
 
 def conformance(folder: str | os.PathLike[str] | None = None) -> tuple[dict[str, Any], ...]:
-    """Return test cases of what configs mean: schemes, pairings, widths, layers, M-RoPE and relocated keys.
+    """Return test cases for readers of configs: schemes, pairings, widths, layers, M-RoPE and relocated keys.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ class Change(Result):
     Attributes
     ----------
     what : str
-        What changed: a key of ``rope_parameters``, a field of a Rope, "RoPE", "kind", "window", "layers" or "part".
+        Name of a key of ``rope_parameters`` or of a field of a Rope, "RoPE", "kind", "window", "layers" or "part".
     old, new : object
         Plain values; None if absent.
 
@@ -79,7 +79,7 @@ class LayerDiff(Result):
     seq_len : int or None
         Number of positions in the text where they differ; None without a distance.
     is_compared : bool
-        Whether scores were compared. They are not if only one model has RoPE there, for vision axes, or if no text
+        True if scores were compared. False if only one model has RoPE there, for vision axes, or if no text
         length is known.
 
     See Also
@@ -179,16 +179,16 @@ class Diff(Result):
         comes = bool(whats & _COMES)
         has_scores = self.n_same > 0 or any(one.is_compared for one in self.layers)
         if comes:
-            yield "Layers turn that did not, or no longer turn" + (f"; elsewhere: {last}" if has_scores else ".")
+            yield "Some layers turn only before or only after" + (f"; elsewhere: {last}" if has_scores else ".")
         elif has_scores:
             yield last[0].upper() + last[1:]
         if any(not one.is_compared and not {each.what for each in one.changes} & _COMES for one in self.layers):
             yield (
-                "Scores were not compared where positions have several axes, or nothing says how long a text is; "
-                "seq_len would say it."
+                "Scores were not compared where positions have several axes, or the text length is unknown; "
+                "pass seq_len for the latter."
             )
         elif whats & _OF_AXES:
-            yield "That is for text: scores of positions whose axes differ, as those of pictures, were not compared."
+            yield "This is for text: scores at positions whose axes differ, as in images, were not compared."
 
 
 @array.select_device
@@ -198,8 +198,8 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
     Parameters
     ----------
     old, new : dict, path, object with to_dict(), Rope or frequencies
-        Configs as in `from_config`, files that `rfrope.save` wrote, or a Rope with frequencies ``(D,)``. The pairing of
-        a GGUF is that before its converter reordered rows.
+        Configs as in `from_config`, files that `rfrope.save` wrote, or a Rope with frequencies ``(D,)``. For a GGUF,
+        the pairing is that before its converter reordered rows.
     seq_len : int, optional
         Number of positions in the text, on which the schemes dynamic and longrope depend. Default: the context of each
         config. For schemes that depend on the length, one text on either side of the change, as in `compare`.
@@ -276,7 +276,7 @@ def _read(name: str, what: Any, seq_len: int | None) -> Layers:
     except (ValueError, TypeError) as error:
         raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from None
     for one in found.kinds:
-        refuse_polar(one.rope, name, "scores of equal content are those of blocks of two features")
+        refuse_polar(one.rope, name, "scores of equal content need blocks of two features")
         if one.rope is not None and one.rope.frequencies.ndim != 1:
             raise ValueError(f"{name} has frequencies {tuple(one.rope.frequencies.shape)}; expected (D,)")
     return found

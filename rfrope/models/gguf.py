@@ -106,7 +106,7 @@ class Metadata:
         return str(self.values.get("general.architecture"))
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return a value of the architecture; of one for each layer the first that is not 0."""
+        """Return a value of the architecture; of a list by layer, the first that is not 0."""
         found = self.values.get(f"{self.name}.{key}", default)
         return next((one for one in found if one), default) if isinstance(found, list) else found
 
@@ -333,7 +333,7 @@ def _read_factor(held: Metadata) -> float:
 
 
 def find_file(path: str) -> str:
-    """Return the path of the config in a folder; of a file as it is."""
+    """Return the path of the config in a folder; the path of a file is unchanged."""
     if not os.path.isdir(path):
         return path
     names = [os.path.join(path, name) for name in ("config.json", "params.json")]
@@ -343,8 +343,8 @@ def find_file(path: str) -> str:
 def translate_params(held: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the values of a params.json under the names of a config, and a config as it is.
 
-    Weights of that form pair neighbours. What has no other name is kept, so that no key is dropped; ``assumed`` says
-    what the file does not. Mistral's keys are read as by vLLM (transformers_utils/configs/mistral.py).
+    Weights of that form pair neighbours. Other keys are kept, so none is dropped; ``assumed`` is a remark on a
+    missing value. Mistral's keys are read as by vLLM (transformers_utils/configs/mistral.py).
     """
     if not ("dim" in held and "n_heads" in held and "model_type" not in held):
         return held
@@ -361,7 +361,7 @@ def translate_params(held: Mapping[str, Any]) -> Mapping[str, Any]:
         made["rope_scaling"] = _LLAMA3 | {"factor": factor or 8.0, "high_freq_factor": high}
         if factor is None:
             made["assumed"] = (
-                "use_scaled_rope says no factor: 8 is assumed, as for Llama 3.1 in Meta's code; for Llama 3.2 1B and "
+                "use_scaled_rope has no factor: 8 is assumed, as for Llama 3.1 in Meta's code; for Llama 3.2 1B and "
                 f"3B, whose config.json has 32, expected {_FACTOR}: 32 beside it."
             )
     vision = made.pop("vision_encoder", None) or (made.get("multimodal") or {}).get("vision_encoder_args")

@@ -20,7 +20,7 @@ _DESIGNED = ("kernel", "design", "seed", "context")
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {show(value)}; expected a text")
+        raise TypeError(f"{name} is {show(value)}; expected a string")
     return value
 
 
@@ -87,7 +87,7 @@ def _made(text: str, head_dim: int, width: int, context: int | None) -> Rope:
 
 SCHEME = Scheme(
     NAME,
-    "what a kernel's text or a list says, as `integrations.transformers` writes it",
+    "frequencies from a kernel's text or a list, as `integrations.transformers` writes them",
     make,
     optional=(*KEYS, "attention_factor"),
 )

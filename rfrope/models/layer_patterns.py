@@ -63,7 +63,7 @@ def _check_count(names: tuple[str, ...] | None, count: int | None, key: str, *, 
         return names
     if padded and len(names) > count:  # the class drops the rest
         return names[:count]
-    raise ValueError(f"{key} has {len(names)} entries, and the config {count} layers; expected as many")
+    raise ValueError(f"{key} has {len(names)} entries, and the config {count} layers; expected the same number")
 
 
 def _follow_pattern(

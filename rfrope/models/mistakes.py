@@ -39,7 +39,7 @@ def describe_difference(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtyp
         apart = np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected))
         worst = int(np.argmax(apart > 0.5 * np.max(apart)))  # the first of the largest
         where = f"block {worst}: {found[worst]:.6g}, not {expected[worst]:.6g}"
-        text = likeness or "no known mistake makes them; perhaps uninitialised memory, or another model's"
+        text = likeness or "no known mistake gives them; perhaps uninitialised memory, or another model's"
         yield "frequencies", f"frequencies are not as expected ({where}): {text}"
 
 
@@ -86,7 +86,7 @@ def describe_factor(found: float, rope: Rope) -> str:
 
 
 def describe_section_mismatch(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, rope: Rope) -> str:
-    """Describe how blocks are dealt to axes, for frequencies (D, k) that are not the expected ones."""
+    """Describe how blocks are assigned to axes, for frequencies (D, k) that are not the expected ones."""
     axes = wanted.shape[1]
     for order in itertools.permutations(range(axes)):
         if np.all(np.abs(found[:, order] - wanted) <= room):
@@ -102,7 +102,7 @@ def describe_section_mismatch(found: np.ndarray, wanted: np.ndarray, room: np.nd
             except (ValueError, TypeError):
                 continue
             if np.all(np.abs(found - other) <= room):
-                return f"blocks are dealt out to axes {ways[is_in_turn]}, expected {ways[rope.interleaved]}"
+                return f"blocks are assigned to axes {ways[is_in_turn]}, expected {ways[rope.interleaved]}"
     block = int(np.argmax(np.max(np.abs(found - wanted) / room, axis=1)))
     at, meant = (int(np.argmax(np.abs(each[block]))) for each in (found, wanted))
     return f"block {block} turns along axis {at}, expected axis {meant}"
@@ -120,7 +120,7 @@ def mistakes(rope: Rope) -> Iterator[tuple[str, np.ndarray]]:
             yield from _make(rope, name, changed)
         yield from _change_exponents(rope, parameters["rope_theta"], frequencies)
         if parameters["rope_type"] == "yarn" and isinstance(parameters.get(_ORIGINAL, rope.context), int):
-            yield "those of beta_fast and beta_slow in each other's place", _swap_betas(rope, parameters)
+            yield "those of beta_fast and beta_slow swapped", _swap_betas(rope, parameters)
     yield "the frequencies in reverse order", frequencies[::-1]
     yield "the frequencies sorted from fast to slow", np.sort(frequencies)[::-1]
     yield "the frequencies sorted from slow to fast", np.sort(frequencies)
@@ -129,7 +129,7 @@ def mistakes(rope: Rope) -> Iterator[tuple[str, np.ndarray]]:
     yield "turns instead of radians (divided by 2 pi)", frequencies / (2.0 * math.pi)
     yield "radians taken for degrees (multiplied by pi / 180)", frequencies * (math.pi / 180.0)
     yield "radians multiplied by 2 pi", frequencies * (2.0 * math.pi)
-    yield "the frequencies with the other sign: it turns the other way", -frequencies
+    yield "the frequencies with the opposite sign", -frequencies
 
 
 def _change_scheme(rope: Rope, parameters: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -166,7 +166,7 @@ def _change_values(rope: Rope, parameters: dict[str, Any]) -> Iterator[tuple[str
     if name == "longrope":
         swapped = {"short_factor": parameters["long_factor"], "long_factor": parameters["short_factor"]}
         for lists in (parameters, swapped):  # one of the two is right
-            yield "those of longrope's other list, of short for long texts or the reverse", parameters | lists
+            yield "those of longrope's other list: short for long texts, or the reverse", parameters | lists
 
 
 def _make(rope: Rope, name: str, parameters: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:

@@ -97,7 +97,9 @@ class Part:
             if found is None:
                 first, found = name, value
             elif must_agree and value not in (None, found):
-                raise ValueError(f"{first} is {show(found)}, {name} is {show(value)}; expected one of them, or equal")
+                raise ValueError(
+                    f"{first} is {show(found)}, {name} is {show(value)}; expected one of them, or equal values"
+                )
         return first, found
 
     # -- widths of heads -----------------------------------------------------------------------------------------------
@@ -286,7 +288,7 @@ class Part:
             scheme = values["rope_type"] = "longrope"
         if scheme == "ntk" and self.entry.get("ntk") == "own":
             raise ValueError(
-                f"the scheme 'ntk' of {show(held['model_type'])} is not that of rfrope: its code also divides all "
+                f"the scheme 'ntk' of {show(held['model_type'])} is not rfrope's: its code also divides all "
                 "frequencies by factor ** (2 / head_dim); use rfrope.scaling.ntk and rfrope.scaling.linear"
             )
         if scheme in (None, "default", "mrope") and table and "partial" not in table:
@@ -381,13 +383,15 @@ def _read_lists(part: Part) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     if lists and not kinds:
         raise ValueError(
-            f"{', '.join(sorted(part.table['by_layer'].values()))} go with num_hidden_layers, which is missing"
+            f"{', '.join(sorted(part.table['by_layer'].values()))} need num_hidden_layers, which is missing"
         )
     for i, kind in enumerate(kinds) if lists else ():
         values = {key: value[i] for key, value in lists.items()}
         values |= part.parameters if kind == "full_attention" else {}
         if found.setdefault(kind, values) != values:
-            raise ValueError(f"layer {i} has {values}, and another of {kind} {found[kind]}; expected the same")
+            raise ValueError(
+                f"layer {i} has {values}, and another layer of {kind} has {found[kind]}; expected the same"
+            )
     return found
 
 

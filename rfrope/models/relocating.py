@@ -28,9 +28,9 @@ class RopeRelocation(Result):
     possible : bool
         True if `rotation.relocate` with `rope` does the whole move.
     reason : str
-        Why not, or if possible, what to know of the keys: width, pairing in a cache, and up to what length this holds.
+        The obstacle, or facts about the keys: width, pairing in a cache, and the longest text for which this holds.
     rope : Rope
-        The Rope of keys in the text at hand; move them with it.
+        The Rope of the keys in the text; move them with it.
     cached_rope : Rope or None
         Rope that keys were cached with, if another: convert by ``rotation.rerotate(k, positions, cached_rope, rope)``.
     changed : tuple of int
@@ -109,7 +109,7 @@ class Relocation(Result):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Sentences on why not; empty if it is possible."""
+        """Sentences on the obstacles; empty if it is possible."""
         return tuple(str(one) for one in self.ropes if not one.possible)
 
     def __bool__(self) -> bool:
@@ -119,7 +119,7 @@ class Relocation(Result):
         lines = [*map(str, self.ropes)]
         for kind in self.still:
             without = "they have no keys, and no position enters their state"
-            lines.append(f"{kind}; {'their keys stay what they are' if kind.has_keys else without}")
+            lines.append(f"{kind}; {'their keys stay as they are' if kind.has_keys else without}")
         return "\n".join(lines)
 
 
@@ -225,12 +225,12 @@ def _judge(before: Rope, after: Rope, constant: int | None, chunks: str) -> Rope
         facts[0] += ", which latent attention caches apart"
     if model.cached_pairing:
         facts.append(
-            f"transformers caches them paired {model.cached_pairing!r}, an engine that turns them in place "
-            f"{after.pairing!r}"
+            f"transformers caches them paired {model.cached_pairing!r}, and an engine that turns them in place caches "
+            f"them paired {after.pairing!r}"
         )
     facts += [note for note in (model.note, chunks) if note]
     if known(model.model_type).get("sections") == "own":
-        facts.append("its sections are dealt out in an order of its own, so keys move by one number for all axes")
+        facts.append("its sections have an order of their own, so keys move by one number for all axes")
     facts += [f"in texts of up to {constant} positions; beyond, frequencies depend on the length"] if constant else []
     reason = obstacle or "; ".join(facts)
     moved_by = None if same else before
@@ -246,8 +246,8 @@ def _describe_chunks(raw: Mapping[str, Any]) -> str:
         whole(f"{key}.{name}", about.get(name, usual)) for name, usual in (("chunk_size", 8192), ("local_size", 1000))
     )
     return (
-        f"with dual chunk attention vLLM and SGLang turn them by positions modulo {size - near}, so old and new "
-        "positions are taken modulo that; transformers leaves it out"
+        f"with dual chunk attention vLLM and SGLang turn them by positions modulo {size - near}, so take old and "
+        "new positions modulo that; transformers does not"
     )
 
 
@@ -257,10 +257,7 @@ def _find_obstacle(rope: Rope) -> str:
     if model.unmovable:
         return model.unmovable
     if rope.pairing is None:
-        return f"this model pairs features in a way of its own: {model.note}"
+        return f"this model has a pairing of its own: {model.note}"
     if model.pairing_from == "assumed":
-        return (
-            f"the model type {model.model_type!r} is not in the table, so that its pairing would be a guess; give "
-            "pairing="
-        )
+        return f"the model type {model.model_type!r} is not in the table, so its pairing is unknown; pass pairing="
     return ""

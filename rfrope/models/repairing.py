@@ -25,9 +25,9 @@ class Repair(Result):
     Attributes
     ----------
     changed : tuple of str
-        Buffers that hold other values now, and what was wrong with them.
+        Buffers with new values, and the faults of the old ones.
     left : tuple of Finding
-        Faults that are still there, since they are not of values: a width, a pairing, an attention factor, parameters.
+        Faults that remain, since new values do not mend them: a width, a pairing, an attention factor, parameters.
 
     See Also
     --------
@@ -58,8 +58,8 @@ class Repair(Result):
 def repair(model: Any, rope: Any = None) -> Repair:
     """Put the right values into the rotary buffers of a running model, and change nothing else.
 
-    Frequencies and tables that are uninitialised, as after the meta device, ``to_empty`` or FSDP, cast to half
-    precision, as by ``.bfloat16()``, or those of another config are replaced, in float32.
+    This replaces, in float32, frequencies and tables that are uninitialised (after the meta device, ``to_empty`` or
+    FSDP), cast to half precision (by ``.bfloat16()``), or those of another config.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def repair(model: Any, rope: Any = None) -> Repair:
     Returns
     -------
     Repair
-        With ``changed`` and what is ``left``.
+        With ``changed`` and ``left``.
 
     Raises
     ------
@@ -113,7 +113,9 @@ def repair(model: Any, rope: Any = None) -> Repair:
             short = next(one for one in meant if one.source.model.name == judged[0].source.model.name)
             copied = "" if buffer.is_table else f"{name.removesuffix('inv_freq')}original_inv_freq"  # of transformers
             if copied in tensors and _is_stale(tensors[copied], short) and _write(model, part, copied, short):
-                changed.append(printable(f"{prefix}.{copied}".lstrip(".") + ": what a dynamic scheme returns to"))
+                changed.append(
+                    printable(f"{prefix}.{copied}".lstrip(".") + ": the frequencies to which a dynamic scheme returns")
+                )
     return Repair(tuple(changed), audit(model, rope).findings)
 
 

@@ -43,7 +43,7 @@ def from_rope_parameters(
         `rfrope.integrations.transformers.register`), with the keys of that scheme, ``rope_theta`` and
         ``partial_rotary_factor``. Keys that hold None count as absent; None or an empty dict means default.
     head_dim : int
-        Width of a query or key, of which ``int(head_dim * partial_rotary_factor)`` features are rotated.
+        Width of a query or key; ``int(head_dim * partial_rotary_factor)`` of its features are rotated.
     max_position_embeddings : int, optional
         The config's context. Required by dynamic; by yarn and longrope if there is no ``factor``; and by yarn, longrope
         and llama3 if there is no ``original_max_position_embeddings``.
@@ -192,7 +192,7 @@ def join_dicts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _report_difference(name: str, value: Any, key: str, values: Mapping[str, Any]) -> ValueError:
     other = f"rope_parameters[{show(key)}] is {show(values[key])}"
-    return ValueError(f"{name} is {show(value)}, but {other}; expected one of them, or equal")
+    return ValueError(f"{name} is {show(value)}, but {other}; expected one of them, or equal values")
 
 
 def _check_keys(record: registry.Scheme, given: dict[str, Any]) -> None:

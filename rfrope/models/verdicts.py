@@ -21,14 +21,13 @@ class CheckFinding(Result):
     Attributes
     ----------
     kind : {"wrong", "unknown", "caution", "note"}
-        Whether it makes the RoPE wrong, keeps the check from telling, is a key that is not read as it looks, or is
-        only worth knowing.
+        A fault, a gap that prevents a verdict, a key that is not read as it looks, or a remark.
     where : str
         Part of the config, name of a buffer, or engine.
     text : str
-        What was found.
+        The finding in words.
     fix : str
-        What to type or write; "" if there is nothing.
+        Text to type or write; "" if there is none.
 
     See Also
     --------
@@ -65,11 +64,11 @@ class Check(Result):
     ----------
     status : {"right", "wrong", "cannot tell"}
     findings : tuple of CheckFinding
-        Those that the verdict is from come first.
+        Those that decide the verdict come first.
     rope : tuple of str
         The RoPE of each kind of layer, in words.
     engines : tuple of CheckFinding
-        What each engine makes of the config: a note if it is as the reference. Empty if there is no config.
+        One finding per engine: a note if it agrees with the reference. Empty if there is no config.
 
     See Also
     --------
@@ -113,7 +112,7 @@ class Check(Result):
 
     @property
     def _reasons(self) -> list[CheckFinding]:
-        """Findings that the verdict is from."""
+        """Findings that decide the verdict."""
         return [one for one in self.findings if KINDS[one.kind] == self.status != "right"]
 
     def report(self) -> Report:

@@ -75,7 +75,7 @@ def to_complex(x: Array, *, pairing: str = "half") -> Array:
     x : array_like, (..., d)
         Features of a real floating dtype, d even.
     pairing : {"half", "interleaved"}
-        Which two features form a block.
+        Features that form a block.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def from_complex(z: Array, *, pairing: str = "half") -> Array:
     z : array_like, complex, (..., D)
         One number per block.
     pairing : {"half", "interleaved"}
-        Which two features form a block in the result.
+        Features that form a block in the result.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
     q, k : array_like, (..., d)
         Query and key before rotation, of one real floating dtype; leading axes broadcast.
     pairing : {"half", "interleaved"}
-        Which two features form a block.
+        Features that form a block.
 
     Returns
     -------

@@ -45,7 +45,7 @@ def rotate_polar(
         Added to the phases; broadcasts against them. PoPE learns one per head and frequency, for keys alone, and clamps
         it to [-2 pi, 0]; nothing is clamped here.
     pairing : {"half", "interleaved"}
-        Which two features form a block: in the result, or in the input if `inverse`.
+        Features that form a block: in the result, or in the input if `inverse`.
     softplus : bool
         Take ``log(1 + exp(x))`` of the input as magnitudes, accurate to 2 units in the last place of its dtype
         (computed in float32 for 16 bits). Not with `inverse`.

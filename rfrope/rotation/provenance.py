@@ -29,7 +29,7 @@ class ModelPart:
         Source of the Rope's pairing: the table of transformers' attention classes, the caller, a key of the config, or
         the guess "half" for an unknown model type. None for a Rope without a config.
     turns_last : bool
-        Whether the model rotates the last features of a query or key instead of the first, as in latent attention.
+        True if the model rotates the last features of a query or key instead of the first, as in latent attention.
     note : str
         Anything else to know about how this model type rotates.
     window : int or None
@@ -48,7 +48,7 @@ class ModelPart:
         Factor of the softmax scale beside the attention factor, as in DeepSeek's models with ``mscale_all_dim``; None
         where there is none.
     remarks : tuple of str
-        What the config says that its model type does not read, or that engines read differently.
+        Values of the config that its model type does not read, or that engines read differently.
 
     See Also
     --------

@@ -34,7 +34,7 @@ class Rope:
     frequencies : array, radians per unit of position
         ``(D,)`` for scalar positions, or ``(*H, D, k)`` for positions ``(*P, k)``.
     pairing : {"half", "interleaved"} or None
-        Which two features form a block. None, for the few model types that use neither: the Rope can be read and saved,
+        Features that form a block. None, for the few model types that use neither: the Rope can be read and saved,
         but not applied.
     head_dim : int
         Number of features of a query or key, at least 2D; those beyond 2D are not rotated. If given, features must have
@@ -45,11 +45,11 @@ class Rope:
         Number of the blocks ``(D,)`` on each position axis, as in `mrope`; positions are then ``(*P, len(sections))``.
         Default: the shape of the frequencies determines the axes.
     interleaved : bool
-        Whether the sections alternate (Qwen3-VL) or follow one another (Qwen2-VL).
+        True if the sections alternate (Qwen3-VL) or follow one another (Qwen2-VL).
     context : int, tuple of int or None
         Number of positions that the frequencies were designed for, in all or on each axis.
     polar : bool
-        Whether features are D magnitudes m, one frequency each, which become the 2D features ``(m cos u, m sin u)``
+        True if features are D magnitudes m, one frequency each, which become the 2D features ``(m cos u, m sin u)``
         (`rfrope.rotation.rotate_polar`).
     source : Provenance
         Origin of the frequencies: kernel, design and seed, or model type and scheme. A dict is converted by
@@ -266,12 +266,12 @@ class Rope:
         pairing : str or None
             How the function pairs features; None where it has no features.
         scale : float, array_like or None
-            What it multiplies cos and sin by; None where that does not matter.
+            Factor of cos and sin; None where it does not matter.
         x : array_like or None
             Its features, and what it calls them.
         name : str
         polar : bool
-            Whether it turns magnitudes.
+            True if it turns magnitudes.
 
         Raises
         ------

@@ -100,7 +100,7 @@ def rotate(
         ``P + (D,)`` or the shape of ``positions @ frequencies^T`` under broadcasting, must broadcast to the leading
         axes of `x`. A Rope with a given `head_dim` takes only features of that width or of width 2D.
     pairing, out_pairing : {"half", "interleaved"}
-        Which two features form a block, in `x` and in the result. Default: the same in both.
+        Features that form a block, in `x` and in the result. Default: the same in both.
     shift : array_like, radians, optional
         Added to the phases; broadcasts against them. Triton's kernel returns NaN from 2**53 on.
     scale : float or array_like
@@ -417,7 +417,7 @@ def scores(
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``; features beyond 2D count unrotated. The phases may not enlarge q or k.
     pairing : {"half", "interleaved"}
-        Which two features form a block.
+        Features that form a block.
     shift : array_like, radians, optional
         Added to the phases of the KEYS: with ``shift = -offset * frequencies`` equal content scores highest at lag
         `offset` (key minus query).

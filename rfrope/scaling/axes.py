@@ -26,7 +26,7 @@ def riflex(frequencies: Array, *, period: int, length: int, share: float = 0.9) 
     Parameters
     ----------
     frequencies : Rope or array_like, (D,), radians per frame
-        Those of the axis of frames; in a Rope of several axes, use `scale_axis`.
+        Frequencies of the axis of frames; in a Rope of several axes, use `scale_axis`.
     period : int
         Frames after which longer videos of the model are seen to repeat, in its latent space.
     length : int
@@ -80,9 +80,9 @@ def scale_axis(frequencies: Array, axis: int, scheme: Callable[..., Rope], *argu
     Parameters
     ----------
     frequencies : Rope or array_like, (D, k), radians per unit of position
-        Of several axes, as `axial` and `mrope` return them.
+        Frequencies of several axes, as `axial` and `mrope` return them.
     axis : int
-        Whose blocks are changed: those that no other axis turns.
+        Axis whose blocks are changed: those that no other axis turns.
     scheme : callable
         A function of this module.
     *arguments, **options
@@ -99,7 +99,7 @@ def scale_axis(frequencies: Array, axis: int, scheme: Callable[..., Rope], *argu
     ValueError
         If frequencies are not ``(D, k)``, or no block turns by `axis` alone. Also see the scheme.
     TypeError
-        If `axis` is not a whole number, or `scheme` no function. Also see the scheme.
+        If `axis` is not a whole number, or `scheme` is not a function. Also see the scheme.
 
     See Also
     --------

@@ -46,7 +46,7 @@ class Scheme:
     aliases : tuple of str
         Other names.
     by_length : bool
-        Whether the frequencies depend on the length of the text.
+        True if the frequencies depend on the length of the text.
 
     See Also
     --------
@@ -106,7 +106,7 @@ def rotated_width(head_dim: int, part: float) -> int:
     """Return the number of rotated features; the ladder rounds up an odd one, which must still fit into the head."""
     width = int(head_dim * part)
     if width < 1:
-        raise ValueError(f"partial_rotary_factor is {part}; expected enough of head_dim = {head_dim} for one feature")
+        raise ValueError(f"partial_rotary_factor is {part}; expected at least one feature of head_dim = {head_dim}")
     if width == head_dim and width % 2:
         raise ValueError(f"head_dim is {head_dim}; expected an even number, or a partial_rotary_factor below 1")
     return width
@@ -130,8 +130,8 @@ def _read_stretch(values: dict[str, Any], context: int | None, scheme: str) -> t
     factor = values.get("factor", context / original if context is not None and key in values else 0.0)
     if factor < 1.0:
         raise ValueError(
-            f"rope_parameters lacks factor; {scheme!r} needs it, or {key} in the dict and no less as "
-            "max_position_embeddings=, whose ratio it is"
+            f"rope_parameters lacks factor; {scheme!r} needs it, or {key} in the dict and "
+            "max_position_embeddings= at least as large, whose ratio it is"
         )
     return int(original), float(factor)
 
@@ -175,8 +175,7 @@ def _longrope(values: dict[str, Any], head_dim: int, context: int | None, seq_le
         scale = scales[seq_len is not None and seq_len > original]
         if None in scales or own not in (None, scale):
             raise ValueError(
-                "rope_parameters holds short_mscale or long_mscale; expected both, and no attention_factor beside them "
-                "that is another number"
+                "rope_parameters holds short_mscale or long_mscale; expected both, and no other attention_factor"
             )
         own = scale
     options = {key: values[key] for key in ("short_factor", "long_factor")}
@@ -333,8 +332,8 @@ def describe_reach(rope: Rope) -> str:
         )
     if "original_max_position_embeddings" not in values:
         return (
-            f"original_max_position_embeddings is missing: {context} is taken, so this reaches {reach} and changes "
-            f"what was trained, unless that was with {name}, too."
+            f"original_max_position_embeddings is missing: {context} is assumed, so this reaches {reach} and "
+            f"changes the trained rotation, unless training used {name}, too."
         )
     if reach > context:
         return f"{name} reaches {product} positions, where max_position_embeddings is {context}."

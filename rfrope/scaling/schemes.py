@@ -478,7 +478,7 @@ def read(frequencies: Any, *, shapes: str = "line", **beside: Any) -> tuple[Arra
 
 
 def scaled_rope(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
-    """Return the Rope of a scheme's result, with a longer context; it keeps what else a given Rope held."""
+    """Return the Rope of a scheme's result, with a longer context; it keeps the other fields of a given Rope."""
     step = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
     if not isinstance(given, Rope):
         return Rope(frequencies, attention_factor=attention_factor, source=Provenance(scaled_by=(step,)))
@@ -515,7 +515,7 @@ def ramp_ends(
 def _find_base(theta: Array) -> float:
     """Return the base of a geometric ladder."""
     if not array.has_host_values(theta):
-        raise ValueError("base is None, and frequencies are lazy or on a device, not to be looked at; pass base=")
+        raise ValueError("base is None, and frequencies are lazy or on a device, where they are not read; pass base=")
     host = array.to_host(theta, "frequencies")
     n_blocks = host.shape[0]
     if n_blocks > 1 and host[-1] > 0.0:

@@ -105,7 +105,7 @@ def test_what_no_config_says(says, config):
     scheme |= {"mrope_section": [4, 2, 2], "original_max_position_embeddings": 128}
     config("config.json", CONFIG | {"rope_scaling": scheme})
     out = says("plan", "config.json", "--context", 1024, "--trained", 256, "--method", "linear")
-    reason = "it turns by 3 position axes; for text alone, replace(rope, sections=None) has one"
+    reason = "it has 3 position axes; for text alone, pass replace(rope, sections=None)"
     assert out.endswith(f"\nA config cannot hold linear: rope cannot be exported to transformers: {reason}.\n")
     out = says("plan", "no_context.npz", "--context", 1024, "--trained", 256)
     assert "\nFrom 256 trained positions to 1024, 4 times" in out

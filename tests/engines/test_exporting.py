@@ -284,7 +284,7 @@ def test_sets_of_two_axes_are_read_back_or_refused_with_what_to_do(engine, of_tw
         np.testing.assert_array_equal(again.rotate(x, at), rope.rotate(x, at))
         return
     with pytest.raises(
-        ValueError, match=r"2 position axes, and the engine by one; 'json' and .* rope.table .*Embedding"
+        ValueError, match=r"2 position axes, and the engine has one; 'json' and .* rope.table .*Embedding"
     ):
         engines.write(path, rope, engine)
     assert os.listdir(tmp_path) == []

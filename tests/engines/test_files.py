@@ -109,12 +109,12 @@ SMALL = Rope([1.0, 0.5], context=8)
 REFUSED = {
     "too few heads": (CONFIG | {"model_type": "phi", "num_attention_heads": 2}, ROPE, {}, "the Rope .*config.json"),
     "wider heads": (CONFIG | {"model_type": "phi"}, replace(ROPE, head_dim=32), {},
-                    "the Rope of 8 blocks in heads of 32 does not fit .*config.json, .* expected one number"),
+                    "the Rope of 8 blocks in heads of 32 does not fit .*config.json: .* expected one number"),
     "fewer blocks": (CONFIG | {"model_type": "phi"}, SMALL, {}, "the Rope .*config.json"),
     "a head of the class": (CONFIG | {"model_type": "glm", "head_dim": 16}, ROPE, {},
-                            "the Rope is .*pairing='half'.*config.json with it in place reads as Rope.*'interleaved'"),
+                            "the Rope is .*pairing='half'.*with it .*config.json is read as Rope.*'interleaved'"),
     "no head": (CONFIG | {"num_attention_heads": 128}, ROPE, {},
-                "the Rope of 8 blocks in heads of 16 does not fit .*config.json, .* .hidden_size is 64"),
+                "the Rope of 8 blocks in heads of 16 does not fit .*config.json: .* .hidden_size is 64"),
     "an older spelling of layers": ({"model_type": "gemma3", "text_config": TEXT | {"rope_parameters": None}}, ROPE,
                                     {"part": "text_config.full_attention"},
                                     "'text_config.full_attention', a kind of layers, and .* has no rope_pa"),
@@ -139,5 +139,5 @@ def test_a_config_that_would_say_another_attention_factor(merge, monkeypatch):
     made = files.from_config
     change = lambda config: [replace(one, attention_factor=1.5) for one in made(config)]  # noqa: E731
     monkeypatch.setattr(files, "from_config", change)
-    with pytest.raises(ValueError, match="or turns otherwise; expected a Rope of the model's own"):
+    with pytest.raises(ValueError, match="or turns differently; expected a Rope of the model's own"):
         merge(CONFIG)

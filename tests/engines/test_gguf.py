@@ -104,7 +104,7 @@ def test_phi3_gets_both_lists_alike(tmp_path):
     long, short = (tensors(new)[name].data for name in old)
     assert np.array_equal(long, short)
     assert fields(new)["phi3.rope.scaling.original_context_length"] == 300
-    refused(path, "phi3 pairs halves, the Rope 'interleaved'", replace(ROPE, pairing="interleaved"))
+    refused(path, "phi3 pairs halves, and the Rope is 'interleaved'", replace(ROPE, pairing="interleaved"))
 
 
 def refused(path, message, rope=ROPE, **options):
@@ -117,7 +117,7 @@ def refused(path, message, rope=ROPE, **options):
 @pytest.mark.parametrize("kept", [0, 24, 4000, -64])
 def test_truncated_files(model, kept):
     model.write_bytes(model.read_bytes()[:kept])
-    refused(model, r"model.gguf (is not a GGUF, or damaged|is truncated)")
+    refused(model, r"model.gguf (is not a GGUF, or is damaged|is truncated)")
 
 
 @pytest.mark.parametrize(("held", "begins"), [(4, 0), (8, 60)])
@@ -134,18 +134,18 @@ def test_a_reader_that_gives_what_there_is_of_a_tensor(held, begins, tmp_path):
 def test_files_that_the_tensor_is_not_for(model, tmp_path):
     other = "is of architecture 'llama', not 'gemma4'; expected architecture='llama'"
     refused(model, other, KINDS["no factor"](1), architecture="gemma4")
-    refused(model, "turns 16 features of a head, the Rope 8", Rope(np.ones(4), context=8))
+    refused(model, "turns 16 features of a head, and the Rope turns 8", Rope(np.ones(4), context=8))
     part = tmp_path / "part.gguf"
     tiny_llama.write(part, tiny_llama.weights(), n_rot=8)  # half of a head
-    refused(part, "turns 8 features of a head, the Rope 16")
+    refused(part, "turns 8 features of a head, and the Rope turns 16")
     qwen, split, text = (tmp_path / f"{name}.gguf" for name in ("qwen", "split", "text"))
     tiny_llama.write(qwen, tiny_llama.weights(), architecture="qwen3")
-    refused(qwen, "architecture is 'qwen3', whose loader is not known to read divisors, and refuses what it does not")
+    refused(qwen, "architecture is 'qwen3', whose loader is not known to read divisors, and refuses unknown tensors")
     part = {"some.weight": (np.ones(32, np.float32), None)}
     write_by_hand(split, part, lambda writer: writer.add_uint16("split.count", 2))
     refused(split, "is one part of several; expected a whole GGUF")
     text.write_text("precious " * 100)
-    refused(text, "is not a GGUF, or damaged")
+    refused(text, "is not a GGUF, or is damaged")
     with pytest.raises(FileNotFoundError, match=r"^[^[].*nowhere\.gguf: there is no such file; expected the GGUF"):
         engines.write(tmp_path / "new.gguf", ROPE, "llama.cpp", model=tmp_path / "nowhere.gguf")
 

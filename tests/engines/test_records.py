@@ -50,5 +50,5 @@ def test_what_is_not_released_is_refused(monkeypatch):
         ):
             engines.export(KINDS["plain"](0), "PyTorch")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="torch is not installed, and only one that has"):
+    with pytest.raises(ValueError, match="torch is not installed; the export needs one that has"):
         engines.export(KINDS["plain"](0), "PyTorch")

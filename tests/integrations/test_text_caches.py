@@ -183,7 +183,7 @@ def test_parts_that_choose_are_within_and_beyond_the_trained_positions(trained, 
 def test_a_model_that_reads_otherwise_from_what_is_cached_is_refused(monkeypatch):
     model = made("llama", initializer_range=0.3).eval()
     monkeypatch.setattr(text_caches, "_small", lambda x: 0.5 * x)
-    otherwise = "cannot be tuned: it reads otherwise from cached keys"
+    otherwise = "cannot be tuned: its results change with cached keys"
     with replace_rotary(model, rfrope.geometric(8)), pytest.raises(ValueError, match=otherwise):
         text_caches.TextCaches(model).read(IDS)
     shifted = made("llama", initializer_range=0.3).eval().requires_grad_(False)
@@ -238,8 +238,8 @@ def test_a_model_in_half_precision_may_differ_more_and_not_by_other_keys(monkeyp
     with replace_rotary(model, rfrope.geometric(8)):
         text_caches.TextCaches(model).read(IDS)
         moved[0] = 1.0
-        with pytest.raises(ValueError, match="it reads otherwise from cached keys"):
+        with pytest.raises(ValueError, match="its results change with cached keys"):
             text_caches.TextCaches(model).read(IDS)
     moved[0] = 0.06
-    with replace_rotary(model.float(), rfrope.geometric(8)), pytest.raises(ValueError, match="reads otherwise"):
+    with replace_rotary(model.float(), rfrope.geometric(8)), pytest.raises(ValueError, match="results change"):
         text_caches.TextCaches(model).read(IDS)

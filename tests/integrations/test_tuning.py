@@ -288,10 +288,10 @@ def test_it_stops_where_the_validation_falls_no_further_and_never_says_that_it_h
     made = problem(base=40.0)  # there is nothing to learn
     found = tuned(made, steps=100, check_every=2, learnable="factors")
     assert (found.steps, found.history[-1]["step"]) == (0, 10)
-    assert "No step lowered the loss of the validation" in str(found)
+    assert "No step lowered the validation loss" in str(found)
     assert "better" not in str(found)
     np.testing.assert_array_equal(found.rope.frequencies, TRUE)
-    assert "fell no further, 10 of 100 steps" in found.ended
+    assert "fell no further; 10 of 100 steps" in found.ended
 
 
 def judged(own, other, **others):
@@ -325,7 +325,7 @@ def test_differences_are_said_of_each_start(shift):
     assert found.verdict("near", "all") == "even"
     assert found.verdict("far", "all") == ("better" if shift > 0 else "worse")
     assert few.verdict("far", "all") == "even", "two documents say little"
-    assert "no different from near, far" in str(few)
+    assert "within two standard errors of near, far" in str(few)
     assert few.to_dict()["learned_is"] == {"near": {"all": "even"}, "far": {"all": "even"}}
 
 

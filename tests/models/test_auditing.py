@@ -243,7 +243,7 @@ FAULTS = {
     "one, to where cos and sin differ alike": lambda omega: omega + (np.arange(32) == 20) * 1.37e-6,
     "one": lambda omega: omega + (np.arange(32) == 9) * 3e-7,
     "one that is slow": lambda omega: omega + (np.arange(32) == 31) * 4e-7,
-    "the other way": lambda omega: -omega,
+    "the opposite sign": lambda omega: -omega,
     "whole turns": lambda omega: omega + 2.0 * np.pi,
     "a whole turn, and some": lambda omega: omega + 2.0 * np.pi * (1.0 + 1e-6),
     "float16": lambda omega: omega.astype(np.float16).astype(np.float64),
@@ -290,7 +290,7 @@ OF_TABLES = {  # what becomes of cos and sin, the kind, and words
     "plain": (lambda *_: table(STRETCHED, frequencies=LADDER), "frequencies", "the scheme 'yarn' was left out"),
     "no factor": (lambda cos, sin: (cos / FACTOR, sin / FACTOR), "attention factor", "left out"),
     "factor twice": (lambda cos, sin: (cos * FACTOR, sin * FACTOR), "attention factor", "applied twice"),
-    "backwards": (lambda cos, sin: (cos, -sin), "frequencies", "the other way"),
+    "backwards": (lambda cos, sin: (cos, -sin), "frequencies", "the opposite sign"),
     "zeros": (lambda cos, sin: (0.0 * cos, 0.0 * sin), "uninitialised", ""),
     "float16": (lambda *_: table(STRETCHED, dtype=np.float16), "half precision", "a table in float16"),
     "bfloat16": (lambda *_: table(STRETCHED, frequencies=rounded_to_bfloat16(STRETCHED.frequencies)),
@@ -319,7 +319,7 @@ def test_tables_longer_than_float16_counts(dtype):
     if not narrow:
         cos[99_000, 2] += 0.1
         finding = the_fault(models.audit((cos, sin), rope), "rows")
-        assert "1 of 300000 rows are not those of their positions, first at 99000" in finding.text
+        assert "1 of 300000 rows do not match their positions, first at 99000" in finding.text
 
 
 @pytest.mark.parametrize(("row", "made_in"), [(700, np.float16), (3000, np.float64), (4095, np.float32)])
@@ -335,7 +335,7 @@ def test_one_row_that_is_another(row, made_in):
         found = models.audit(tuple(made), rope)
         assert kinds(found) == kinds(right) | {"rows"}
         (finding,) = [one for one in found.findings if one.kind == "rows"]
-        assert f"1 of {CONTEXT} rows are not those of their positions, first at {row}" in finding.text
+        assert f"1 of {CONTEXT} rows do not match their positions, first at {row}" in finding.text
         assert made_in is not np.float64 or (finding.position, right.exceeds) == (row, None)
 
 
@@ -393,7 +393,7 @@ def test_a_broken_table_is_named(name):
 def test_what_rounding_costs_is_said():
     found = models.audit(of_phases(np.multiply.outer(POSITIONS, LADDER * (1.0 + 1e-6))), PLAIN)
     assert found.passed
-    assert f"rounding alone puts cos and sin off by more than 0.001 first at position {found.exceeds}" in str(found)
+    assert f"rounding alone makes cos and sin wrong by more than 0.001 first at position {found.exceeds}" in str(found)
 
 
 @pytest.mark.parametrize("layout", ["pair", "doubled", "complex", "a dict", "cache"])
@@ -402,7 +402,7 @@ def test_one_row_tells_no_frequencies(layout):
     layouts = LAYOUTS | {"cache": lambda *parts: {"cos_sin_cache": LAYOUTS["cos, sin"](*parts)}}
     cos, sin = table(rope, 2)
     finding = the_fault(models.audit(layouts[layout](cos[:1], sin[:1]), rope), "too short")
-    assert "one row tells no frequencies" in finding.text
+    assert "which does not determine frequencies" in finding.text
     assert finding.position is None
     if layout != "cache":  # by its first row a cache says what is cos
         found = models.audit(layouts[layout](cos[1:], sin[1:]), rope)
@@ -573,10 +573,10 @@ def test_layers_that_turn_and_should_not_and_others_that_do_not(small):
     for one in model.model.layers:
         one.self_attn.use_rope = True
     finding = the_fault(models.audit(model), "layers")
-    assert finding.text == "on in layers 3, 7, which the config has without RoPE"
+    assert finding.text == "on in layers 3, 7, where the config has no RoPE"
     for one in model.model.layers:
         one.self_attn.use_rope = False
-    assert "off in layers 0-2, 4-6, which the config has with RoPE" in str(models.audit(model))
+    assert "off in layers 0-2, 4-6, where the config has RoPE" in str(models.audit(model))
     assert the_fault(models.audit(small("smollm3"), model.config.to_dict() | {"no_rope_layers": [1] * 8}), "layers")
 
 

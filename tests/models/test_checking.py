@@ -82,7 +82,7 @@ def test_sides_that_agree_though_they_are_written_otherwise():
     assert re.search(r"right in transformers: .*; transformers 4 \S+ differs, see below$", spelled.verdict)
     assert "but not all keys" in check(QWEN, against=QWEN | {"partial_rotary_factor": 0.5}).verdict
     bare = {key: value for key, value in QWEN.items() if key != "rope_theta"}
-    assert "the config names no base: that of the class, 10000, is taken" in str(check(bare))
+    assert "the config has no base: that of the class, 10000, is taken" in str(check(bare))
     llama4 = BASE | {"model_type": "llama4_text", "rope_theta": 5e5, "num_hidden_layers": 4, "no_rope_layers": []}
     assert "MLX-LM" in check(llama4).verdict  # it stops: its list must have every layer
     with pytest.raises(ValueError, match="against is None, and target is Rope"):

@@ -210,7 +210,7 @@ def test_parts_are_transformers_own():
     found = models.compare({"model_type": "gemma3", "text_config": {"model_type": "olmo3", "hidden_size": 2560}})
     assert [one.name for one in found.ropes] == ["text_config.full_attention", "text_config.sliding_attention"]
     assert {one.status for rope in found.ropes for one in rope.engines[1:]} == {"unknown"}
-    assert "Nothing to compare: known is transformers." in str(found)
+    assert "Nothing to compare: engines known for this config: transformers." in str(found)
 
 
 def test_the_reference_is_transformers_or_the_engine_that_ignores_least():
@@ -371,7 +371,7 @@ FOUND = [  # a config, the engines beside transformers, and what is found, in sh
      "SGLang: scores are 1.003 times as large, which is below 1 % ... read attention_factor"),
     (louder(1.3), ["SGLang"],
      "SGLang: scores are 0.7671 times as large, at every distance ... read attention_factor"),
-    (TRADITIONAL, ["MLX-LM"], "MLX-LM: pairs features as 'interleaved', where transformers does ... "),
+    (TRADITIONAL, ["MLX-LM"], "MLX-LM: pairs features as 'interleaved', and transformers ... "),
     (IN_PART, ["vLLM"], "vLLM: turns 64 features of a head, not 128, and scores of equal content ... "),
     *((SMOL | flags, READERS) for flags in ({}, {"no_rope_layer_interval": 2}, {"no_rope_layers": [1, 0, 1, 1]})),
     (COHERE, ["vLLM", "MLX-LM"]),

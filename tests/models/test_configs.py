@@ -223,5 +223,5 @@ def test_bad_files(text, message, tmp_path):
 def test_missing_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in ("none.json", tmp_path, "meta-llama/Llama-3.1-8B"):
-        with pytest.raises(FileNotFoundError, match=f"^{path}.*nothing is downloaded.* folder that it lies in"):
+        with pytest.raises(FileNotFoundError, match=f"^{path}.*nothing is downloaded.* its folder, not the name"):
             from_config(path)

@@ -104,7 +104,7 @@ def test_in_words():
     assert (wide.layers[0].frequency_error, wide.to_dict()["layers"][0]["frequency_error"]) == (math.inf, None)
     longer = diff(LLAMA, LLAMA | {"max_position_embeddings": 8192})
     assert str(longer).endswith("No score of equal content differs by 1 % within the text.")
-    assert "Layers turn that did not, or no longer turn" in str(diff(_smollm3([1, 1, 1, 0]), _smollm3([1, 0, 1, 1])))
+    assert "Some layers turn only before or only after" in str(diff(_smollm3([1, 1, 1, 0]), _smollm3([1, 0, 1, 1])))
     both = diff(GEMMA, GEMMA | {"rope_local_base_freq": 1.5e4, "rope_theta": 5e5})
     first, second = (layer.differs_from for layer in both.layers)
     assert both.differs_from == first < second
@@ -177,7 +177,7 @@ def test_without_a_length_nothing_is_said_of_scores():
     found = diff(old, new)
     assert (found.same, found.differs_from, found.layers[0].is_compared) == (False, None, False)
     assert "No score" not in str(found)
-    assert "seq_len would say it" in str(found)
+    assert "pass seq_len for the latter" in str(found)
     assert diff(old, new, seq_len=1000).differs_from == diff(rfrope.Rope(old, context=1000), new).differs_from > 0
     assert not diff(old, new).to_dict()["layers"][0]["is_compared"]
 
@@ -211,4 +211,4 @@ def test_sections_are_for_positions_that_text_does_not_have():
     new = text | {"rope_scaling": MROPE | {"mrope_section": [12, 10, 10]}}
     found = diff(text, new)
     assert (found.differs_from, "mrope_section" in changes(found.layers[0])) == (None, True)
-    assert str(found).endswith("as those of pictures, were not compared.")
+    assert str(found).endswith("as in images, were not compared.")

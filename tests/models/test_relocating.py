@@ -126,7 +126,7 @@ def test_a_factor_that_depends_on_the_length_alone():
 CHUNKED = LLAMA | {"model_type": "qwen2"}  # Qwen2.5-7B-Instruct-1M
 CHUNKED |= {"dual_chunk_attention_config": {"chunk_size": 262144, "local_size": 8192}}
 LATENT = "the last 64 features of a key turn, which latent attention caches apart; transformers caches them paired "
-LATENT += "'half', an engine that turns them in place 'interleaved'"
+LATENT += "'half', and an engine that turns them in place caches them paired 'interleaved'"
 
 
 @pytest.mark.parametrize(("config", "pairing", "possible", "words"), rows("models/relocating.json", "reasons"))
@@ -195,7 +195,7 @@ def test_layers_without_rope_are_named_and_stay():
     (one,), (still,) = found.ropes, found.still
     assert (one.layers, still.layers, bool(found)) == ((0, 1, 2, 4, 5, 6), (3, 7), True)
     assert str(found).splitlines()[0].startswith("layers 0-2, 4-6: may move: 128 features")
-    assert str(found).splitlines()[1] == "full_attention: layers 3, 7: no RoPE; their keys stay what they are"
+    assert str(found).splitlines()[1] == "full_attention: layers 3, 7: no RoPE; their keys stay as they are"
     assert found.to_dict()["still"][0]["layers"] == [3, 7]
     hybrid = can_relocate({"model_type": "qwen3_next", "num_hidden_layers": 4})
     assert str(hybrid).endswith("layers 0-2: no attention; they have no keys, and no position enters their state")

@@ -18,22 +18,26 @@ SHARED, LOUD, QUIET = (replace(ROPE, attention_factor=factor) for factor in (1.1
 (GEMMA,) = rfrope.from_config({"model_type": "gemma", "head_dim": 16, "max_position_embeddings": 300})
 ANYWHERE = ("transformers", "llama.cpp", "ONNX")
 CARRIED = [  # the Rope, the engine, and why it does not carry it
-    *((SECTIONS, one, "turns by 3 position axes; for text alone, replace(rope, sections=None)") for one in ANYWHERE),
-    *((AXES, one, "turns by 3 position axes, and the engine by one; ") for one in ANYWHERE),
-    *((AXES, one, "as in text, frequencies.sum(-1) do") for one in ANYWHERE),
+    *((SECTIONS, one, "it has 3 position axes; for text alone, pass replace(rope, sections=None)") for one in ANYWHERE),
+    *((AXES, one, "it has 3 position axes, and the engine has one; ") for one in ANYWHERE),
+    *((AXES, one, "as in text, export frequencies.sum(-1)") for one in ANYWHERE),
     *((Rope(np.ones(4), pairing=None, context=8), one, "its pairing is None") for one in ANYWHERE),
-    (NEIGHBOURS, "vLLM", "it pairs 'interleaved', the engine 'half' alone"),
+    (NEIGHBOURS, "vLLM", "it pairs 'interleaved', and the engine only 'half'"),
     (SHARED, "MLX", "its attention factor 1.1 would be dropped"),
-    (QUIET, "MLX-LM", "its attention factor is 0.9, and what MLX-LM makes of a config is 1"),
+    (QUIET, "MLX-LM", "its attention factor is 0.9, and MLX-LM computes only factors of 1"),
     (LOUD, "MLX-LM", "its attention factor 2.0 needs an original context below 8 positions"),
-    (WIDER, "MLX-LM", "its classes turn whole heads, the Rope 16 features of 24"),
-    (replace(GEMMA, pairing="half"), "MLX-LM", "its class of 'gemma' was not seen to read divisors"),
+    (WIDER, "MLX-LM", "its classes turn whole heads, and the Rope turns 16 features of 24"),
+    (replace(GEMMA, pairing="half"), "MLX-LM", "its class of 'gemma' was not observed to read divisors"),
     (NEIGHBOURS, "transformers", "most classes of transformers pair halves"),
-    (replace(GLM, pairing="half"), "transformers", "the class of 'glm4' pairs 'interleaved', the Rope 'half'"),
-    (replace(LLAMA, head_dim=24), "transformers", "the class of 'llama' turns whole heads, the Rope 16 features"),
-    (WIDER, "Liger-Kernel", "it turns whole heads, the Rope 16 features"),
-    (Rope(np.ones(4), context=8), "DeepSpeed", "it turns multiples of 16 features, the Rope 8"),
-    (WIDER, "llama.cpp", "llama turns whole heads, the Rope 16 features of 24"),
+    (replace(GLM, pairing="half"), "transformers", "the class of 'glm4' pairs 'interleaved', and the Rope 'half'"),
+    (
+        replace(LLAMA, head_dim=24),
+        "transformers",
+        "the class of 'llama' turns whole heads, and the Rope turns 16 features",
+    ),
+    (WIDER, "Liger-Kernel", "it turns whole heads, and the Rope turns 16 features"),
+    (Rope(np.ones(4), context=8), "DeepSpeed", "it turns multiples of 16 features, and the Rope turns 8"),
+    (WIDER, "llama.cpp", "llama turns whole heads, and the Rope turns 16 features of 24"),
 ]
 
 BOTH = ["sliding_attention", "full_attention"]
@@ -41,7 +45,7 @@ LAYERED = {"model_type": "gemma3_text", "num_hidden_layers": 4, "head_dim": 16, 
 LAYERED |= {"layer_types": BOTH * 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 SMOL = {"model_type": "smollm3", "num_hidden_layers": 4, "head_dim": 16, "max_position_embeddings": 512}
 LAYERS = [  # a config, the engine, and what one export cannot hold of it
-    (LAYERED, "SGLang", ("layers of 2 kinds ", "sliding_attention: layers 0, 2: ", "to SGLang in one: it takes one")),
+    (LAYERED, "SGLang", ("layers of 2 kinds ", "sliding_attention: layers 0, 2: ", "to SGLang together: it takes one")),
     (LAYERED, "flash-attn", "it takes one RoPE; expected one of rope.ropes at a time, for the layers of its kind"),
     (SMOL, "llama.cpp", ("full_attention: layer 3: no RoPE", "it takes one RoPE")),
     (SMOL, "vLLM", "that was not tried for model type 'smollm3', only for gemma3_text, "),
@@ -64,7 +68,7 @@ ROWS = [
         for config, to, words in LAYERS
     ),
     (lambda: engines.export(wider_kind(), "vLLM"), ValueError,
-     "they differ in the width of heads or the context, which"),
+     "they differ in the width of heads or the context, and it has"),
     (lambda: engines.rounding(models.list_layers(LAYERED), "vLLM"), TypeError,
      "which only export accepts; expected one"),
     *(

@@ -99,7 +99,7 @@ ROWS = [
     (lambda: transformers()[1].atlas(bidirectional(), DOCUMENTS, part="full_attention"), ValueError,
      "it is bidirectional"),
     (lambda: atlas("gemma2", sliding_window=8, attn_logit_softcapping=None, layer_types=KINDS), ValueError,
-     "or `part` with a kind that sees all"),
+     "or `part` with a kind that attends to all"),
     (lambda: atlas("gemma2", part="none", layer_types=KINDS), ValueError, ("part is 'none', but ", "'full_attention'")),
     (lambda: atlas("cohere2", part="full_attention", sliding_window=64, layer_types=KINDS), ValueError,
      ("part is 'full_attention', but ", "has Ropes for 'sliding_attention'; expected")),

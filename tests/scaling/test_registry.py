@@ -14,7 +14,7 @@ BANDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 2.0}
 LONGROPE = {"rope_type": "longrope", **lists(32)}
 SHORT = "yarn does not reach max_position_embeddings: 2 x 32768 = 65536 < 131072; expected a factor of 4."
-MISSING = "original_max_position_embeddings is missing: 131072 is taken, so this reaches 524288 and changes what was "
+MISSING = "original_max_position_embeddings is missing: 131072 is assumed, so this reaches 524288 and changes the "
 UNNAMED = " names no original context: the model was trained with it, for 131072 positions, or it reaches 4 x 131072 ="
 
 

@@ -12,9 +12,9 @@ config holds), and the ``rules`` that they share. A rule holds for one form of c
 - ``both``: the list that longrope takes at every length;
 - ``at``: "factor" for a dynamic scheme computed once, for ``factor`` times the context;
 - ``positions``: the length of its tables; ``without``: keys without which it turns by the plain ladder;
-- ``needs`` and ``any``: keys without which it stops, and of which it wants one; ``floats``: keys whose whole numbers it
-  refuses; ``unless``: a key with which no formula explains it; ``refused``: the error with which it stops always;
-- ``ignored``: what it leaves unread, if that does not follow; ``unknown``: why it was not read.
+- ``needs``: keys without which it stops; ``any``: keys, one of them required; ``floats``: keys whose whole numbers it
+  refuses; ``unless``: a key whose effect no known formula explains; ``refused``: the error with which it always stops;
+- ``ignored``: the keys that it leaves unread, if they do not follow; ``unknown``: why it was not read.
 
 ``rfrope/data/engines.json``, written by hand, has such rules for what was read in the source and not run: engines, and
 model types that are ``unseen`` because they need a device, each like another or by a rule of its own; ``lengths``: what
@@ -130,7 +130,7 @@ def _look_up(held: Mapping[str, Any], family: Mapping[str, Any], form: str, conf
 
 
 def _check_runs(rule: Mapping[str, Any], config: ConfigRope) -> None:
-    """Refuse a config with which the engine stops, or that no rule is for."""
+    """Refuse a config that stops the engine, or that has no rule."""
     if "refused" in rule:
         raise RefusedError(f"stops with an error: {rule['refused']}")
     if "unknown" in rule:
@@ -141,10 +141,10 @@ def _check_runs(rule: Mapping[str, Any], config: ConfigRope) -> None:
         raise RefusedError(f"stops with an error: {' or '.join(rule['any'])} missing")
     for key in rule.get("floats", ()):
         if not isinstance(value := config.values.get(key, 1.0), float):
-            wanted = f"factor is {show(value)}, and it wants a float, {float(value)!r}"
+            wanted = f"factor is {show(value)}, and it needs a float, {float(value)!r}"
             raise RefusedError(f"stops with an error: {wanted}")
     if config.raw.get(rule.get("unless", "")) is not None:
-        raise UnknownError(f"no formula explains what it makes of {rule['unless']} here")
+        raise UnknownError(f"no known formula explains its use of {rule['unless']} here")
 
 
 def evaluate(rule: Mapping[str, Any], config: ConfigRope) -> EngineRope:

@@ -33,7 +33,7 @@ class Rounding(Result):
     Attributes
     ----------
     frequency : float
-        Largest relative error of the engine's frequencies, of those above 1e-30; 0 if it is given tables.
+        Largest relative error of the engine's frequencies above 1e-30; 0 if it is given tables.
     kernel : float
         Largest error of the mean kernel ``(1/D) sum_i cos(lag omega_i)`` with these frequencies, or this table, at lags
         0 to ``context - 1``.
@@ -43,8 +43,8 @@ class Rounding(Result):
     context : int
         Number of positions.
     phases : float
-        Part of `table` that is the engine's own arithmetic, first its product of position and frequency in float32: any
-        RoPE with these frequencies has it there. 0 for tables.
+        Part of `table` from the engine's own arithmetic, mainly its float32 product of position and frequency, which
+        any RoPE has there. 0 for tables.
     scheme : str
         Scheme in an exported config: the config's own, "longrope" for divisors; "" where no config is exported.
 
@@ -92,10 +92,10 @@ def export(
     Parameters
     ----------
     rope : Rope, array_like or `rfrope.models.Layers`
-        Bare frequencies, in radians per unit of position, are a Rope with pairing "half". ``Layers`` are those of a
+        Bare frequencies, in radians per unit of position, are a Rope with pairing "half". ``Layers`` describe a
         model with one Rope, or none, for each kind of layer.
     engine : str
-        One with a ``format`` in `engines.records`, in any spelling.
+        Engine with a ``format`` in `engines.records`, in any spelling.
     context : int, optional
         Number of positions for tables and configs. Default: that of the Rope.
     base : float, optional
@@ -237,7 +237,7 @@ def write(
     OSError
         If a folder or the model is missing, or cannot be read or written.
     ValueError
-        See `export`. Also if the suffix is another one, or the model is damaged, or of another architecture, width or
+        See `export`. Also if the suffix is wrong, or the model is damaged, or of another architecture, width or
         pairing. A config is read back and compared before it is written.
     TypeError
         See `export`.
@@ -278,7 +278,7 @@ def write(
 
 
 def _export_layers(layers: Layers, engine: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the Ropes of all kinds of layers as keys of one config, or say why an engine takes but one."""
+    """Return the Ropes of all kinds of layers as keys of one config, or say why an engine takes only one."""
     name, form = engines.find_engine("engine", engine, "format")
     ropes, kinds, by_layer = layers.ropes, layers.text_kinds, layers.ropes_by_layer
     if not ropes:
@@ -288,8 +288,8 @@ def _export_layers(layers: Layers, engine: str, options: dict[str, Any]) -> dict
     if reason := _find_layered_obstacle(ropes, form):
         said = "; ".join(map(str, kinds))
         raise ValueError(
-            f"rope has layers of {len(kinds)} kinds ({said}), which cannot be exported to {name} in one: {reason}; "
-            "expected one of rope.ropes at a time, for the layers of its kind"
+            f"rope has layers of {len(kinds)} kinds ({said}), which cannot be exported to {name} together: "
+            f"{reason}; expected one of rope.ropes at a time, for the layers of its kind"
         )
     made = {key: form.make(_read_request(rope, name, options)[0]) for key, rope in ropes.items()}
     parameters = {key: one["rope_parameters"] for key, one in made.items()}
@@ -310,7 +310,7 @@ def _find_layered_obstacle(ropes: dict[str, Rope], form: Format) -> str:
         known = ", ".join(form.layered)
         return f"that was not tried for model type {show(_read_type(ropes))}, only for {known}"
     if len({one.head_dim for one in ropes.values()}) > 1 or len({one.context for one in ropes.values()}) > 1:
-        return "they differ in the width of heads or the context, which it has once"
+        return "they differ in the width of heads or the context, and it has one value for all"
     return ""
 
 
@@ -325,7 +325,7 @@ def _read_type(ropes: dict[str, Rope]) -> str:
 def _read_request(
     rope: Any, engine: Any, options: dict[str, Any], needs_context: bool = False
 ) -> tuple[ExportRequest, Format]:
-    """Read a Rope and options for an engine, or say why it cannot have them."""
+    """Read a Rope and options for an engine, or raise with the reason against them."""
     form: Format
     name, form = engines.find_engine("engine", engine, "format")
     rope = _read_rope(rope)
@@ -380,24 +380,24 @@ def _read_rope(rope: Any) -> Rope:
 def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:
     """Return why a format, which takes one axis, cannot hold a Rope with vectors of that shape; or ""."""
     if rope.sections is not None:
-        return f"it turns by {shape[-1]} position axes; for text alone, replace(rope, sections=None) has one"
+        return f"it has {shape[-1]} position axes; for text alone, pass replace(rope, sections=None)"
     if shape[-1] > 1:
         return (
-            f"it turns by {shape[-1]} position axes, and the engine by one; 'json' and 'npz' hold its frequencies, "
-            "rope.table is that of a grid's places, layers.torch.RotaryEmbedding runs it, and where all axes have the "
-            "same position, as in text, frequencies.sum(-1) do"
+            f"it has {shape[-1]} position axes, and the engine has one; 'json' and 'npz' hold its frequencies, "
+            "rope.table makes a table for a grid, layers.torch.RotaryEmbedding runs it; if all axes have the same "
+            "position, as in text, export frequencies.sum(-1)"
         )
     if len(shape) > (3 if form.heads else 2):
-        return f"its frequencies have shape {tuple(rope.frequencies.shape)}, one set per head, but heads share one"
+        return f"its frequencies have shape {tuple(rope.frequencies.shape)}, one set per head, but the engine has one"
     if rope.pairing is None:
-        return "its pairing is None, a way of its own"
+        return "its pairing is None, which no engine has"
     if rope.pairing not in form.pairings:
-        return f"it pairs {rope.pairing!r}, the engine {form.pairings[0]!r} alone; convert_pairing reorders weights"
+        return f"it pairs {rope.pairing!r}, and the engine only {form.pairings[0]!r}; convert_pairing reorders weights"
     return ""
 
 
 def _measure(request: ExportRequest, form: Format) -> Rounding:
-    """Hold the engine's values against the Rope, at lags up to 2**20 and, for the bound, at the last position."""
+    """Compare the engine's values with the Rope's, at lags up to 2**20 and, for the bound, at the last position."""
     if request.heads is not None:
         sets = (replace(request.rope, frequencies=one) for one in request.rope.frequencies[..., 0])
         found = [_measure(replace(request, rope=one), form) for one in sets]

@@ -122,8 +122,8 @@ def _check_fit(config: Mapping[str, Any], rope: Rope, part: str, source: str) ->
         found = {one.source.model.name: one for one in from_config(config)}[part]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
-            f"the Rope of {rope.n_blocks} blocks in heads of {rope.head_dim} does not fit {source}, which with it in "
-            f"place cannot be read again ({error}); expected a Rope of the model's own width"
+            f"the Rope of {rope.n_blocks} blocks in heads of {rope.head_dim} does not fit {source}: with it, "
+            f"the config cannot be read ({error}); expected a Rope of the model's own width"
         ) from None
     free = found.pairing is None or found.source.model.pairing_from == "assumed"
     if (
@@ -133,7 +133,7 @@ def _check_fit(config: Mapping[str, Any], rope: Rope, part: str, source: str) ->
         or not np.isclose(found.attention_factor, rope.attention_factor, rtol=1e-6)
     ):
         raise ValueError(
-            f"the Rope is {rope!r}, but {source} with it in place reads as {found!r}, or turns otherwise; expected "
+            f"the Rope is {rope!r}, but with it {source} is read as {found!r}, or turns differently; expected "
             "a Rope of the model's own width and pairing, and a config without schemes of its own"
         )
 
@@ -210,7 +210,7 @@ def _copy_keys(library: ModuleType, reader: Any, writer: Any, name: str, keys: M
 
 
 def _check(reader: Any, path: str, made: Mapping[str, Any]) -> None:
-    """Refuse a file that the tensors are not for."""
+    """Refuse a file that the tensors do not fit."""
     name, width = made["architecture"], made["keys"][f"{made['architecture']}.rope.dimension_count"]
     found = _value(reader, path, "general.architecture")
     if found != name:
@@ -222,7 +222,7 @@ def _check(reader: Any, path: str, made: Mapping[str, Any]) -> None:
         own = _value(reader, path, f"{name}.embedding_length") // _value(reader, path, f"{name}.attention.head_count")
     turned = _optional(reader, f"{name}.rope.dimension_count") or own
     if turned != width:
-        raise ValueError(f"{path} turns {turned} features of a head, the Rope {width}; expected as many")
+        raise ValueError(f"{path} turns {turned} features of a head, and the Rope turns {width}; expected the same")
 
 
 def _read(library: ModuleType, path: str) -> Any:
@@ -234,7 +234,7 @@ def _read(library: ModuleType, path: str) -> Any:
         raise FileNotFoundError(f"{path}: there is no such file; expected the GGUF of a model") from None
     except _UNREADABLE as error:
         reason = printable(f"{type(error).__name__}: {error}")
-        raise ValueError(f"{path} is not a GGUF, or damaged ({reason})") from None
+        raise ValueError(f"{path} is not a GGUF, or is damaged ({reason})") from None
     if any(one.data.nbytes != one.n_bytes or one.data_offset + one.n_bytes > size for one in reader.tensors):
         raise ValueError(f"{path} is truncated; expected a whole GGUF")
     return reader

@@ -170,7 +170,7 @@ class _Judge:
                 text = f"cos and sin are rounded to {HALVES[head.narrow]}{since}"
                 yield Fault(head, "half precision", text, head.find_first_off(head.phases.frequencies))
             elif changed or np.max(np.abs(head.again - head.z)) > wide:
-                yield Fault(head, "state", "the same call gives something else the next time")
+                yield Fault(head, "state", "the same call gives another result the next time")
 
     def _heads(self) -> Iterator[Fault]:
         firsts = {head.side: head for head in self.box.firsts}
@@ -200,7 +200,7 @@ class _Judge:
             yield Fault(None, "direction", f"{still} do not turn, and the others do: scores are not those of lags")
         elif len(firsts) == 2 and not (q := firsts[0].phases).is_near(k := firsts[1].phases):
             if q.is_near(k, -1.0):
-                text = "keys turn the other way than queries: scores depend on the sum of positions"
+                text = "keys turn in the opposite direction to queries: scores depend on the sum of positions"
                 yield Fault(None, "direction", text)
             elif self.rope is None:
                 yield Fault(None, "direction", "queries and keys turn by different frequencies")

@@ -141,11 +141,11 @@ def follow_features(matrices: np.ndarray, at: np.ndarray) -> Pairs:
     if rows.size == 0:
         return Pairs(first, first, None, 0, order, float(np.median(diagonal)))
     if not is_paired:
-        return Pairs(first, first, "other", 0, order, None, "features mix in other ways than in pairs")
+        return Pairs(first, first, "other", 0, order, None, "features do not mix in pairs")
     first, second, pairing, start = _name_pairing(first, partner[first])
     others = np.setdiff1d(np.arange(width), np.concatenate([first, second]))
     rest = float(np.median(diagonal[others])) if others.size else None
-    exchanged = "cos and sin are in each other's place" if np.array_equal(order[first], second) else ""
+    exchanged = "cos and sin are swapped" if np.array_equal(order[first], second) else ""
     fault = exchanged or _find_unlike_columns(moved, first, second, pairing)
     return Pairs(first, second, pairing, start, order, rest, fault)
 

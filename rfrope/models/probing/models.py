@@ -87,7 +87,7 @@ class Trace:
             sizes = (np.sort(made.ravel()) for made in candidates if made.size == x.size)
             is_order = any(np.array_equal(made, values) for made in sizes)
             what = "they are reordered" if is_order else "the result of the rotation is dropped, or changed"
-            faults.append(f"{name} that attention is given are not those that were turned: {what}")
+            faults.append(f"{name} that attention receives are not the rotated ones: {what}")
         width = int(query.shape[-1])
         scale = width**-0.5 if scaling is None else float(scaling)
         dtype, config = array.dtype_name(query), getattr(module, "config", None)

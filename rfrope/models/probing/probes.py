@@ -82,7 +82,7 @@ class Probe(Result):
         for one in self.rotations:
             if one.pairing in ("half", "interleaved") and np.all(np.isfinite(one.frequencies)):
                 return self._make(one)
-        raise ValueError("no layer turns pairs of features, so there is no Rope; expected findings to be read")
+        raise ValueError("no layer turns pairs of features, so there is no Rope; read findings instead")
 
     def _make(self, one: Rotation) -> Rope:
         reasons = {
@@ -91,7 +91,7 @@ class Probe(Result):
             "heads, or queries and keys, turn by different frequencies": one.sets_differ,
         }
         if reason := next((text for text, holds in reasons.items() if holds), ""):
-            raise ValueError(f"{one.name}: {reason}, and no Rope does; expected rotations to be read")
+            raise ValueError(f"{one.name}: {reason}, and no Rope does; read rotations instead")
         factors = [*one.attention_factor.values()]
         sides = 2 if "scores" in one.attention_factor else len(factors)
         factor = float(np.prod(factors) ** (1.0 / sides))
@@ -145,7 +145,7 @@ def probe(
     axes : int, optional
         Number of axes of positions, three for M-RoPE. Default: that of `expected`.
     gives : {"rotated", "scores"}
-        What the function returns.
+        Result of the function.
     score_scale : float
         Factor of scores apart from the rotation, such as ``head_dim ** -0.5``.
     context : int, optional
@@ -225,7 +225,7 @@ def probe(
     for name in source.still:
         rotations.append(Rotation(name, None, 0, 0, none, none, {}, {}, {}, None))
         if source.choose(name, meant)[1]:
-            faults.append(Finding("layers", name, "it does not turn queries and keys, and the config means it to"))
+            faults.append(Finding("layers", name, "it does not turn queries and keys, and the config requires it"))
     return Probe(merge_shared(faults), tuple(rotations), source.calls, length)
 
 
@@ -257,7 +257,7 @@ def _read_function(
         raise TypeError(f"apply is {show(apply)}; expected a function (q, k, positions), or a model of transformers")
     width = sizes["head_dim"]
     if width is None and not meant:
-        raise ValueError("head_dim is None; expected the features of a head, or expected= to take them from")
+        raise ValueError("head_dim is None; expected the width of a head, or expected=")
     width = int(meant[0].head_dim or 0) if width is None else whole("head_dim", width, 2)
     if width % 2:
         raise ValueError(f"head_dim is {width}; expected an even number of features")

@@ -42,7 +42,7 @@ def judge_positions(head: Head, meant: list[np.ndarray]) -> Iterator[Fault]:
         turned = np.array([np.angle(one.z[0, 0]) for one in alike])
         by_head = np.outer([one.number for one in alike], turned[0] / max(1, alike[0].number))
         counts = len(alike) > 1 and np.max(np.abs(np.exp(1j * turned) - np.exp(1j * by_head))) < 0.01
-        what = "heads count as positions: the table goes with the wrong axis"
+        what = "heads count as positions: the table is used along the wrong axis"
         yield "positions", what if counts else "the rotation is the same at all positions", 0
         return
     wanted, room = phases.turn(head.box.positions[1], head.noise)
@@ -166,7 +166,7 @@ class Rotation(Result):
     head_dim : int
         Width of a head; 0 if unknown.
     sets_differ : bool
-        Whether frequencies differ between heads, or between queries and keys.
+        True if frequencies differ between heads, or between queries and keys.
 
     See Also
     --------
