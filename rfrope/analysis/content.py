@@ -342,7 +342,7 @@ def sine_share(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: 
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
     pairing : {"half", "interleaved"}
-        Which two features form a block.
+        Features that form a block.
 
     Returns
     -------
@@ -478,7 +478,7 @@ def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: s
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(D, k)``.
     pairing : {"half", "interleaved"}
-        Which two features form a block.
+        Features that form a block.
 
     Returns
     -------

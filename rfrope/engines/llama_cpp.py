@@ -47,16 +47,16 @@ def _refuse_by_architecture(request: ExportRequest) -> str:
     name, rope = request.architecture, request.rope
     if name not in _ARCHITECTURES:
         return (
-            f"architecture is {show(name)}, whose loader is not known to read divisors, and refuses what it does not "
-            f"read; expected one of {', '.join(map(repr, _ARCHITECTURES))}"
+            f"architecture is {show(name)}, whose loader is not known to read divisors, and refuses unknown "
+            f"tensors; expected one of {', '.join(map(repr, _ARCHITECTURES))}"
         )
     found = _ARCHITECTURES[name]
     if rope.pairing not in found["pairings"]:
-        return f"{name} pairs halves, the Rope {rope.pairing!r}"
+        return f"{name} pairs halves, and the Rope is {rope.pairing!r}"
     if rope.attention_factor != 1.0 and "shared" in found:
         return f"the attention factor {rope.attention_factor} would multiply the sliding layers of {name} too"
     if rope.head_dim != rope.rotary_dim and "partial" not in found:
-        return f"{name} turns whole heads, the Rope {rope.rotary_dim} features of {rope.head_dim}"
+        return f"{name} turns whole heads, and the Rope turns {rope.rotary_dim} features of {rope.head_dim}"
     return ""
 
 

@@ -48,7 +48,7 @@ def _find_turning(config: ConfigRope) -> Callable[[int], Any]:
     if config.model_type == "exaone4":
         pattern = raw["sliding_window_pattern"]
         if not isinstance(pattern, str | None):
-            raise RefusedError("stops with an error: sliding_window_pattern is no text of L and G")
+            raise RefusedError("stops with an error: sliding_window_pattern is not a string of L and G")
         return lambda i: not pattern or pattern[i % len(pattern)] == "L"
     every = raw.get("no_rope_layer_interval", 4)
     if config.rope.source.model.name or (flags is None and config.model_type == "smollm3"):

@@ -188,7 +188,7 @@ def read(config: Any) -> tuple[Mapping[str, Any], str]:
 def read_file(path: str) -> tuple[dict[str, Any], str]:
     """Return the config of a file or folder, and the path of the file."""
     if (path := find_file(path)).lower().endswith(".gguf"):
-        raise ValueError(f"{path} is a GGUF, which llama.cpp alone reads; expected a config.json or its folder")
+        raise ValueError(f"{path} is a GGUF, which only llama.cpp reads; expected a config.json or its folder")
     try:
         content = files.read_bytes(path, files.LONGEST_JSON)
     except FileNotFoundError:

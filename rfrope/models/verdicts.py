@@ -39,7 +39,7 @@ class CheckFinding(Result):
     >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
     >>> found = rfrope.models.check(config, context=1024)
     >>> found.findings[0].kind, found.findings[0].text
-    ('wrong', '1024 positions are asked for, and the RoPE reaches 512')
+    ('wrong', '1024 positions are requested, and the RoPE reaches 512')
     """
 
     kind: str

@@ -71,7 +71,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     kernel : Kernel or str
         Law of the frequencies; a string is read by `rfrope.kernels.parse`.
     pairing : {"half", "interleaved"}
-        Which two features form a block.
+        Features that form a block.
 
     Returns
     -------

@@ -16,7 +16,7 @@ config holds), and the ``rules`` that they share. A rule holds for one form of c
   refuses; ``unless``: a key whose effect no known formula explains; ``refused``: the error with which it always stops;
 - ``ignored``: the keys that it leaves unread, if they do not follow; ``unknown``: why it was not read.
 
-``rfrope/data/engines.json``, written by hand, has such rules for what was read in the source and not run: engines, and
+``rfrope/data/engines.json``, written by hand, has such rules for sources that were read and not run: engines, and
 model types that are ``unseen`` because they need a device, each like another or by a rule of its own; ``lengths``: what
 comes of the length of a text, by scheme; ``reordered``: parts of whose weights loaders turn the rows.
 """
