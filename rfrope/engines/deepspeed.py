@@ -26,16 +26,12 @@ def _read(config: ConfigRope) -> EngineRope:
         raise RefusedError(f"stops with an error: torch_dtype is {show(dtype)}; only fp16 and bf16 are supported")
     width = raw["hidden_size"] // raw["num_attention_heads"]
     if width != config.rope.head_dim or width not in _WIDTHS:
-        raise RefusedError(
-            f"stops with an error: hidden_size / num_attention_heads = {width} is not head_dim, or has no kernel"
-        )
+        raise RefusedError(f"stops with an error: hidden_size / num_attention_heads = {width} does not fit")
     unread: tuple[str, ...] = ("rope_scaling",) if config.scheme != "default" else ()
     unread += ("partial_rotary_factor",) if config.part != 1.0 else ()
     note = "with transformers 5 it stops: its configs have no attribute rope_theta"
     if raw.get("num_key_value_heads") not in (None, raw["num_attention_heads"]):
-        note = (
-            f"in each group, every query head except the first is rotated with float32 frequencies, not {dtype}; {note}"
-        )
+        note = f"in each group, query heads except the first rotate with float32 frequencies, not {dtype}; {note}"
     return EngineRope(_round(config.ladder(base=float(theta)), dtype), ignored_keys=unread, note=note)
 
 

@@ -46,8 +46,7 @@ def _refuse_by_class(request: ExportRequest) -> str:
     if pairing is not None and pairing != rope.pairing and "pairing_by" not in entry:
         return f"the class of {show(model_type)} pairs {pairing!r}, and the Rope {rope.pairing!r}"
     if rope.head_dim != rope.rotary_dim and has_defaults(entry) and not entry.get("partial"):
-        part = f"the Rope turns {rope.rotary_dim} features of a head"
-        return f"the class of {show(model_type)} turns whole heads, and {part}"
+        return f"the class of {show(model_type)} turns whole heads, and the Rope turns {rope.rotary_dim} features"
     return ""
 
 

@@ -310,9 +310,7 @@ def _join(attentions: dict[str, Module], kept: dict[str, tuple[Any, Any]], wante
             continue  # layers without rotation
         q, k = kept[path]
         if len({len(k), *map(len, keys)}) > 1 or len({len(q), *map(len, queries)}) > 1:
-            raise ValueError(
-                f"{path} has {len(q)} heads of {len(k)} keys, unlike other layers; expected `layers` alike"
-            )
+            raise ValueError(f"{path} has {len(q)} heads of {len(k)} keys, unlike others; expected `layers` alike")
         queries.append(q)
         keys.append(k)
         heads += [(layer, head) for head in range(len(q))]

@@ -253,9 +253,7 @@ def _check_blocks(turning: Module, module: Module, width: int | None) -> None:
     if turning.axes == 1 and "axial" in known(_model_type(module)):
         raise ValueError(f"the Rope has one axis, {_model_type(module)} two; expected a Rope with sections or two axes")
     if width is not None and blocks not in (width, width * turning.axes):  # for all axes, or for each
-        raise ValueError(
-            f"the Rope has {blocks} blocks, but {type(module).__name__} has {width}; expected the same number"
-        )
+        raise ValueError(f"the Rope has {blocks} blocks, but {type(module).__name__} has {width}; expected {width}")
 
 
 def _check_pairing(module: Module, rope: Any) -> None:

@@ -285,9 +285,7 @@ def _rotaries(model: Module) -> list[Module]:
             what = "is a RotaryEmbedding itself" if one is model else "has a PolarEmbedding"
             raise ValueError(f"model {what}; expected one that has RotaryEmbedding in it")
         if "phases" in one.learnable:
-            raise ValueError(
-                "model has a RotaryEmbedding that learned phases, which a Rope does not hold; expected none"
-            )
+            raise ValueError("model has a RotaryEmbedding that learned phases, which no Rope holds; expected none")
     return found
 
 

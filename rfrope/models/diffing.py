@@ -116,8 +116,7 @@ class LayerDiff(Result):
             size = f"{error + 1.0:.3g} times" if error >= 1.0 else f"{100.0 * error:.3g} %"
             lines.append(f"  frequencies differ by up to {size}")
         if self.differs_from is not None:
-            where = f"distance {self.differs_from}, in a text of {self.seq_len} positions"
-            lines.append(f"  scores differ first at {where}")
+            lines.append(f"  scores differ first at distance {self.differs_from} in a text of {self.seq_len} positions")
         return "\n".join(lines)
 
 

@@ -97,9 +97,7 @@ class Part:
             if found is None:
                 first, found = name, value
             elif must_agree and value not in (None, found):
-                raise ValueError(
-                    f"{first} is {show(found)}, {name} is {show(value)}; expected one of them, or equal values"
-                )
+                raise ValueError(f"{first} is {show(found)}, {name} is {show(value)}; expected equal values")
         return first, found
 
     # -- widths of heads -----------------------------------------------------------------------------------------------
@@ -389,9 +387,7 @@ def _read_lists(part: Part) -> dict[str, dict[str, Any]]:
         values = {key: value[i] for key, value in lists.items()}
         values |= part.parameters if kind == "full_attention" else {}
         if found.setdefault(kind, values) != values:
-            raise ValueError(
-                f"layer {i} has {values}, and another layer of {kind} has {found[kind]}; expected the same"
-            )
+            raise ValueError(f"layer {i} has {values}, another of {kind} has {found[kind]}; expected the same")
     return found
 
 

@@ -113,9 +113,7 @@ def repair(model: Any, rope: Any = None) -> Repair:
             short = next(one for one in meant if one.source.model.name == judged[0].source.model.name)
             copied = "" if buffer.is_table else f"{name.removesuffix('inv_freq')}original_inv_freq"  # of transformers
             if copied in tensors and _is_stale(tensors[copied], short) and _write(model, part, copied, short):
-                changed.append(
-                    printable(f"{prefix}.{copied}".lstrip(".") + ": the frequencies to which a dynamic scheme returns")
-                )
+                changed.append(printable(f"{prefix}.{copied}".lstrip(".") + ": short texts of a dynamic scheme"))
     return Repair(tuple(changed), audit(model, rope).findings)
 
 

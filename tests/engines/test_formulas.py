@@ -136,7 +136,7 @@ def test_frequencies_of_deepspeed_are_those_of_the_weights_dtype(dtype):
     )
     assert scheme.ignored_keys == ("rope_scaling",)
     assert np.array_equal(scheme.frequencies, plain.frequencies)
-    assert "in each group, every query head except the first" in grouped.note  # beside the key, with what is rounded
+    assert "in each group, query heads except the first" in grouped.note  # beside the key, with what is rounded
     assert "queries" not in plain.note
 
 

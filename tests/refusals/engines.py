@@ -16,11 +16,7 @@ MORE = Rope(np.ones((2, 3, 8, 1)), context=8)
 
 ROWS = [
     *(
-        (
-            lambda to=to: engines.export(HEADS, to),
-            ValueError,
-            "shape (2, 8, 1), one set per head, but the engine has one",
-        )
+        (lambda to=to: engines.export(HEADS, to), ValueError, "shape (2, 8, 1), one set per head, but the engine")
         for to in SHARED
     ),
     (lambda: engines.export(MORE, "flash-attn"), ValueError, "shape (2, 3, 8, 1), one set per head"),
