@@ -164,7 +164,7 @@ OTHERS = {  # one head, one row or one side is wrong: by kind, functions and wor
     "width": [(keys_by(model(PLAIN[:8])), "64 features of queries turn, and 16 of keys")],
     "frequencies": [(keys_by(model(PLAIN / 2.0)), "keys: frequencies are not as expected")],
     "pairing": [
-        (model(PLAIN, tables=lambda cos, sin: (sin, cos)), "in each other's place"),
+        (model(PLAIN, tables=lambda cos, sin: (sin, cos)), "cos and sin are swapped"),
         (model(PLAIN, turn=from_new), "the first feature is made from the second"),
     ],
 }  # fmt: skip
@@ -182,7 +182,7 @@ STRANGE = {  # small or rare faults
     ],
     "pairing": [
         (crosses_blocks, "'other'"),
-        (lambda q, k, p: (model(PLAIN)(q, k, p)[0] + np.float32(0.01), k), "than in pairs"),
+        (lambda q, k, p: (model(PLAIN)(q, k, p)[0] + np.float32(0.01), k), "not mix in pairs"),
         (then(lambda q, k: (q[..., ORDER], k)), "comes out at"),
         (keys_by(NEIGHBOURS), "queries turn by pairing 'half', and keys by 'interleaved'"),
     ],
@@ -193,7 +193,7 @@ STRANGE = {  # small or rare faults
         (counted(lambda p: np.sort(p, axis=-1)), "sorted first"),
     ],
     "rows": [(counted(lambda p: p // 2), "first at 2")],
-    "state": [(then(lambda q, k: (q, (1.0 + 1e-3 * next(CALLS)) * k)), "keys: the same call gives something else")],
+    "state": [(then(lambda q, k: (q, (1.0 + 1e-3 * next(CALLS)) * k)), "keys: the same call gives another result")],
 }
 EXCHANGED = {  # heads and rows that come out as others
     "heads": [
