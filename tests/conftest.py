@@ -1,6 +1,7 @@
 """The ``xp`` fixture: every array library that is installed, behind one small face."""
 
 import collections
+import contextlib
 import functools
 import gc
 import importlib
@@ -12,7 +13,7 @@ import sys
 import tracemalloc
 import warnings
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -187,6 +188,13 @@ def jax() -> ModuleType:
     """JAX with 64 bits; the test is skipped where it is not installed."""
     library("jax")
     return importlib.import_module("jax")
+
+
+@pytest.fixture
+def narrow(jax: ModuleType) -> Iterator[ModuleType]:
+    """JAX without float64."""
+    with jax.enable_x64(False) if hasattr(jax, "enable_x64") else contextlib.nullcontext():
+        yield jax
 
 
 @pytest.fixture

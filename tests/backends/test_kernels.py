@@ -149,9 +149,8 @@ def test_features_of_any_strides(name, pairings):
     check(x, AT, frequencies(BLOCKS, 1), pairing=pairings[0], out_pairing=pairings[1])
 
 
-FAR_APART = rows(
-    "backends/kernels.json", "far_apart"
-)  # of which tensor a step along which axis is so long, and the pairing
+# of which tensor a step along which axis is so long, and the pairing
+FAR_APART = rows("backends/kernels.json", "far_apart")
 
 
 def far_apart(values, axis, folder):

@@ -1,6 +1,5 @@
 """cos and sin of positions times frequencies, against mpmath: the precision contract."""
 
-import contextlib
 import importlib
 
 import mpmath
@@ -78,13 +77,8 @@ def test_position_zero_is_the_identity_to_the_bit(xp):
 
 
 @pytest.fixture
-def narrow_jax(jax):
-    """JAX without float64."""
-    lib = library("jax")
-
-    disabled = getattr(jax, "enable_x64", None)
-    with disabled(False) if disabled is not None else contextlib.nullcontext():
-        yield lib.module
+def narrow_jax(narrow):
+    return narrow.numpy
 
 
 LIMITS = np.asarray([0, 1, -1, 131071, 2**24 + 1, -(2**24 + 1), 2**31 - 1, -(2**31 - 1)], dtype=np.int32)

@@ -200,9 +200,8 @@ def test_trials_are_the_heads_of_sample_and_chunks_do_not_matter():
 
 # -- whole designs -----------------------------------------------------------------------------------------------------
 
-GAINS = rows(
-    "designs/sampling.json", "gains"
-)  # root mean square of independent draws over that of each design, at 64 blocks; least of them
+# root mean square of independent draws over that of each design, at 64 blocks; least of them
+GAINS = rows("designs/sampling.json", "gains")
 
 
 @campaign

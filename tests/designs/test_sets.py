@@ -267,9 +267,8 @@ def test_quantiles_of_sums_and_mixtures():
 # -- at every lag, against independent draws ---------------------------------------------------------------------------
 
 
-RESONANT = rows(
-    "designs/sets.json", "resonant"
-)  # kernels whose blocks all come back together where candidates are one shifted lattice, and a lag of 64
+# kernels whose blocks all come back together where candidates are one shifted lattice, and a lag of 64
+RESONANT = rows("designs/sets.json", "resonant")
 
 
 def variance_ratios(kernel: Kernel, design: str, n: int, n_sets: int, max_lag: int = 3000) -> np.ndarray:

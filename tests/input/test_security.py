@@ -25,7 +25,6 @@ ALLOWED = {
     ("_backends/cpu/compiling.py", "pickle"),  # Numba's own cache of compiled loops is read as Numba reads it
     ("_core/files.py", "open"),
     ("_core/capacity.py", "open"),  # what the system says of its memory
-    ("_backends/cpu/compiling.py", "open"),  # a file of Numba's cache
     ("_backends/diagnostics.py", "subprocess"),  # `rfrope doctor` looks at CuPy in a process of its own
 }
 

@@ -1,6 +1,5 @@
 """JAX at home: a cache that grows in a scan, arrays on several devices, second derivatives, exact advice."""
 
-import contextlib
 import copy
 import dataclasses
 import pathlib
@@ -19,13 +18,6 @@ from rfrope._core.angles import PrecisionWarning
 
 RNG = np.random.default_rng(0)
 LINE = rfrope.geometric(4)
-
-
-@pytest.fixture
-def narrow(jax):
-    """JAX without float64."""
-    with jax.enable_x64(False) if hasattr(jax, "enable_x64") else contextlib.nullcontext():
-        yield jax
 
 
 def decoded(jax, q, k, start, rope):
