@@ -188,16 +188,16 @@ class Atlas(Result):
         self = map_arrays(array.to_host, self)
         heads, blocks = self.order.shape
         table = {name: np.repeat(getattr(self, name), blocks) for name in ("layer", "head")}
-        table |= {"block": np.tile(np.arange(blocks), heads), "frequency": self._over_heads(self.frequencies)}
+        table |= {"block": np.tile(np.arange(blocks), heads), "frequency": self._repeat_for_heads(self.frequencies)}
         for name in ("share", "concentration_q", "concentration_k", "strength", "angle"):
             one = getattr(self, name)
             table |= _columns(name, HeadEstimate(one.value.reshape(-1), one.stderr.reshape(-1)))
-        table |= {"outlier": self.outlier.reshape(-1), "partial": self._over_heads(self.partial)}
+        table |= {"outlier": self.outlier.reshape(-1), "partial": self._repeat_for_heads(self.partial)}
         table |= {"one_sign": self.one_sign.reshape(-1), "removable_blocks": self.removable_blocks().reshape(-1)}
         ranks = {"rank": self.order, "norm_rank": self.norm_order}
         return table | {name: np.argsort(order, axis=1).reshape(-1) for name, order in ranks.items()}
 
-    def _over_heads(self, blocks: np.ndarray) -> np.ndarray:
+    def _repeat_for_heads(self, blocks: np.ndarray) -> np.ndarray:
         return np.broadcast_to(blocks, self.order.shape).reshape(-1)
 
     def __str__(self) -> str:
