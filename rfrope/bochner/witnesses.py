@@ -29,6 +29,8 @@ _OVERSAMPLED = 4  # frequencies for each width of a window
 FORM_ROUNDING = 2e-15  # error of a quadratic form whose weights' magnitudes sum to 1
 _ENDS_ACROSS = 4.5
 _MOST_POINTS = {1: 2**19, 2: 12000, 3: 12000}  # that a witness may have, by the number of axes
+_CLUSTERS = ((3, 3), (8, 3), (8, 6))  # how many, of how many points along the first axis
+_OCTAVES = 8  # above the frequencies that are negative, where they are looked for
 _LATTICES = {1: (400,), 2: (20, 20), 3: (8, 8, 7)}  # points along each axis
 
 WHOLE = 2**17  # whole lags at which a function is surveyed
@@ -314,6 +316,8 @@ def search_stretch(
     shapes = [(1, 1.0), *((ndim, across) for across in (0.5, 1.0, 2.0) if ndim > 1)]
     for narrow, (axes, across) in itertools.product((1.0, 2.0, 4.0, 8.0), shapes):
         found = found or list(_test_stretch(phi, axes, stretch, extents, narrow, across, level))
+    if ndim > 1:
+        found = found or list(_test_clusters(phi, ndim, stretch, level))
     return _best(found)
 
 
@@ -348,6 +352,33 @@ def _test_stretch(
         values = _fold(phi, spacing * np.arange(2 * reach + 1), weights, step, ndim)
         for line in _test_windows(values, spacing, sigma / spacing, level):
             yield line if ndim == 1 else _multiply_axes(line, weights, step, ndim)
+
+
+def _test_clusters(phi: Function, ndim: int, stretch: Stretch, level: float) -> Iterator[Witness]:
+    """Witnesses of clusters of points at the multiples of a lag x, across which they are spread by a gaussian.
+
+    Where phi has a kink at x that is sharper than its cusp at 0, its spectrum is ``a(w) (1 - b(w) cos(w x + c))``, and
+    b comes to exceed 1. A cluster sees high frequencies alone, and several see all the minima there together.
+    """
+    reach = math.pi / (stretch[1] - stretch[0])
+    for octave in range(_OCTAVES):
+        spacing = math.pi / (stretch[1] * 2.0**octave)
+        bends = np.abs(np.diff(phi(spacing * np.arange(min(reach / spacing, 2.0**20) + 16.0)), 4))
+        bends[:12] = 0.0  # those of the cusp
+        kink = int(np.argmax(bends)) + 2
+        for (count, size), wide, x in itertools.product(_CLUSTERS, (0.5, 2.0), (kink - 1, kink, kink + 1)):
+            side = spacing * math.sqrt(wide * kink / math.pi)
+            sides = math.ceil(3.0 * side / min(1.5 * spacing, side))
+            if count * size * (2 * sides + 1) ** (ndim - 1) > _MOST_POINTS[ndim]:
+                continue
+            step = 3.0 * side / sides
+            weights = _window(sides, side / step)
+            points = np.add.outer(x * np.arange(count), np.arange(size)).ravel()
+            lags, places = np.unique(np.abs(points[:, None] - points), return_inverse=True)
+            grams = _fold(phi, spacing * lags, weights, step, ndim)[places].reshape(points.size, points.size)
+            line = _test_matrix(grams, spacing * points, level)
+            if line is not None:
+                yield _multiply_axes(line, weights, step, ndim)
 
 
 def _fold(phi: Function, lags: np.ndarray, across: np.ndarray, step: float, ndim: int) -> np.ndarray:
