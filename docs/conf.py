@@ -411,8 +411,15 @@ def mathjax_file() -> pathlib.Path:
     return pathlib.Path(package.origin).parent / "static" / "mathjax" / mathjax_path
 
 
+def allow_missing_pictures(app: Sphinx, config: Any) -> None:
+    """Without a drawn gallery, its pictures on the front page are missing, which is no fault."""
+    if str(config.plot_gallery) in ("0", "False"):
+        config.suppress_warnings = [*config.suppress_warnings, "image.not_readable"]
+
+
 def setup(app: Sphinx) -> None:
     """Register what is above."""
+    app.connect("config-inited", allow_missing_pictures)
     mathjax_file()
     notebook.make(HERE / "learn" / "paper.rst")  # for its link
     app.add_role("linked", Linked())

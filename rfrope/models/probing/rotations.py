@@ -21,7 +21,7 @@ def find_count(head: Head) -> str:
     """Return what tokens are counted by instead of their positions, or ""."""
     first, own = head.box.positions
     ways = {
-        "positions are ignored; the place in the sequence is used": np.arange(len(own)),
+        "positions are not used; the place in the sequence is": np.arange(len(own)),
         "positions of the first row of the batch are used for all rows": first,
         "positions are counted from that of the first token": own - own[0],
         "positions are sorted first": np.sort(own),
