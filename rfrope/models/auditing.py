@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,16 +12,20 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import whole
 from rfrope._core.results import Result
+from rfrope.data.model_types import known
 from rfrope.models import buffers
 from rfrope.models.buffers import HALVES, ROUNDED, Buffer, bits, find_buffers
 from rfrope.models.configs import from_config, is_config, perceives, read_rope
-from rfrope.models.layering import list_layers
+from rfrope.models.layering import Layers, list_layers, show_layers
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_width
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _EXCEEDS = 1e-3  # error of cos and sin
 _UNBOUNDED = 2**24  # positions to follow frequencies for if there is no context
 _TABLES = "the tables of a model are for blocks of two features"
+_NUMBER = re.compile(r"\.(\d+)\.")
+_SWITCH = "use_rope"  # attribute of attention of Llama 4, SmolLM3 and Mistral Large 4 in transformers
+_UNSEEN = "which layers turn{}; rfrope.models.probe runs the model"
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,8 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
         Frequencies ``(D,)`` (``inv_freq``); a pair of cos and sin tables, ``(S, D)``, or ``(S, 2D)`` with every column
         twice; one table ``(S, 2D)``, cos then sin, sin then cos, or alternating, or ``(S, D, 2)``; or a complex table
         ``(S, D)``. A dict maps the usual names to such arrays, like a ``state_dict`` or an open NPZ file. A PyTorch
-        module is searched for them, and not run.
+        module is searched for them. A transformers module is also called for its cos and sin, and for the pairing of
+        its own rotation function.
     rope : Rope, frequencies, or config, optional
         The expected Rope; configs as in `from_config`. Default: ``what.config``.
     context : int, optional
@@ -157,7 +163,8 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     Rounding of frequencies and phases to float32 is not a finding, but ``exceeds`` gives the first position at which it
     costs more than 1e-3. With a config as `rope`, a scheme that depends on the text length may be in its state for a
     short or a long text. If a table has every column twice, their order shows the pairing. Buffers do not show which
-    layers rotate, or what they do: `probe` runs a model. ``unchecked`` and the text say what is left to it.
+    layers rotate, or what they do: `probe` runs a model. If layers differ, the ``use_rope`` switch of attention is
+    compared with the config, in models that have one; ``unchecked`` and the text say what is left to `probe`.
 
     Examples
     --------
@@ -184,8 +191,9 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     if not checked:
         raise ValueError("what holds nothing that rope describes; expected a Rope or config of the same model")
     asked = length if length is not None else max((_context(one) or 0 for one in meant), default=0) or None
-    first = min(exceeds, default=None)
-    return Audit(merge_shared(found), tuple(checked), asked, first, _describe_unseen(what, rope))
+    switches, seen, unchecked = _check_switches(what, rope)
+    found += switches
+    return Audit(merge_shared(found), (*checked, *seen), asked, min(exceeds, default=None), unchecked)
 
 
 # -- the expected Ropes ------------------------------------------------------------------------------------------------
@@ -337,21 +345,49 @@ def _check_rows(
         yield unlike
 
 
-# -- what buffers do not show ------------------------------------------------------------------------------------------
+# -- layers that rotate ------------------------------------------------------------------------------------------------
 
 
-def _describe_unseen(what: Any, config: Any) -> str:
-    """Return what a config says of layers that the buffers of a module do not show, or ""."""
+def _check_switches(what: Any, config: Any) -> tuple[list[Finding], list[str], str]:
+    """Return faults of switches, what was checked, and a description of what the config says and was not checked."""
     config = getattr(what, "config", None) if config is None else config
     if not is_config(config) or not hasattr(what, "named_modules"):
-        return ""
+        return [], [], ""
     layers = list_layers(config)
+    faults, seen, unseen = _check_pairing_flags(what, layers)
+    meant = layers.ropes_by_layer
+    if meant is None:
+        return faults, seen, _UNSEEN.format(" by which RoPE") if len(layers.ropes) > 1 else unseen
+    found: dict[int, bool] = {}
+    for path, part in what.named_modules():  # the switch of each attention layer, but for vision and audio parts
+        value, number = vars(part).get(_SWITCH), _NUMBER.search(f".{path}.")
+        if number and isinstance(value, bool | int | np.integer) and not perceives(path):
+            found[int(number[1])] = bool(value)
+    wrong = {
+        turns: tuple(i for i in sorted(found) if i < len(meant) and found[i] == turns != (meant[i] is not None))
+        for turns in (True, False)
+    }
+    said = {True: "on in {}, where the config has no RoPE", False: "off in {}, where the config has RoPE"}
+    faults += [Finding("layers", _SWITCH, said[turns].format(show_layers(one))) for turns, one in wrong.items() if one]
     if len(layers.ropes) > 1:
-        unseen = "which layers turn by which RoPE"
-    elif None in (layers.ropes_by_layer or ()):
-        unseen = "which layers turn"
-    elif any(rope.source.model.turns_last for rope in layers.ropes.values()):
-        unseen = "the pairing of latent attention"
-    else:
-        return ""
-    return f"{unseen}; rfrope.models.probe runs the model"
+        unseen = _UNSEEN.format(" by which RoPE")
+    elif None in meant and {*range(len(meant))} - found.keys():
+        unseen = _UNSEEN.format("")
+    return faults, [*seen, *([_SWITCH] if found else [])], unseen
+
+
+def _check_pairing_flags(what: Any, layers: Layers) -> tuple[list[Finding], list[str], str]:
+    """Return faults of the flags by which latent attention chooses its pairing, those checked, and what is open.
+
+    Without such a flag, the model does not show its pairing.
+    """
+    latent = [rope for rope in layers.ropes.values() if rope.source.model.turns_last]
+    if not latent or latent[0].pairing is None:
+        return [], [], ""
+    key, wanted = known(latent[0].source.model.model_type).get("pairing_by", {}).get("key", ""), latent[0].pairing
+    held = {path: getattr(part, "config", None) for path, part in what.named_modules() if _NUMBER.search(f".{path}.")}
+    flags = {path: flag for path, one in held.items() if isinstance(flag := getattr(one, key, None), bool)}
+    wrong = [path for path, flag in flags.items() if ("interleaved" if flag else "half") != wanted]
+    faults = [Finding("pairing", path, f"{key} is {flags[path]}, and the config says {wanted!r}") for path in wrong[:1]]
+    unseen = "" if flags else "the pairing of latent attention; rfrope.models.probe runs the model"
+    return faults, [key] if flags else [], unseen

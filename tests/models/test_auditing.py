@@ -565,18 +565,42 @@ def small():
     return lambda model_type, **more: tiny_models.made(model_type, num_hidden_layers=8, **more)
 
 
+def test_layers_that_turn_and_should_not_and_others_that_do_not(small):
+    model = small("smollm3")
+    passed = models.audit(model)
+    assert (passed.passed, passed.unchecked) == (True, "")
+    assert "use_rope" in passed.checked
+    for one in model.model.layers:
+        one.self_attn.use_rope = True
+    finding = the_fault(models.audit(model), "layers")
+    assert finding.text == "on in layers 3, 7, where the config has no RoPE"
+    for one in model.model.layers:
+        one.self_attn.use_rope = False
+    assert "off in layers 0-2, 4-6, where the config has RoPE" in str(models.audit(model))
+    assert the_fault(models.audit(small("smollm3"), model.config.to_dict() | {"no_rope_layers": [1] * 8}), "layers")
+
+
 @pytest.mark.parametrize(
-    ("model_type", "words"),
-    [
-        ("gemma3_text", "which layers turn by which RoPE"),
-        ("cohere2", "which layers turn;"),
-        ("deepseek_v2", "the pairing of latent attention"),
-        ("llama", ""),
-    ],
+    ("model_type", "words"), [("gemma3_text", "by which RoPE"), ("cohere2", "which layers turn;"), ("llama", "")]
 )
 def test_what_buffers_do_not_show_of_layers_is_said(model_type, words, small):
-    found = models.audit(small(model_type, **({"qk_rope_head_dim": 16} if "latent" in words else {})))
+    found = models.audit(small(model_type))
     assert found.passed
     assert (words in found.unchecked, bool(found.unchecked)) == (True, bool(words))
-    assert (f"not checked: {words}" in str(found)) == bool(words)
+    assert ("not checked: which layers turn" in str(found)) == bool(words)
     assert found.to_dict()["unchecked"] == found.unchecked
+
+
+def test_the_pairing_of_latent_attention_is_looked_at(small):
+    model = small("deepseek_v3", qk_rope_head_dim=16)
+    passed = models.audit(model)
+    assert (passed.passed, passed.unchecked) == (True, "")
+    assert "rope_interleave" in passed.checked
+    meant = model.config.to_dict()
+    model.config.rope_interleave = False
+    finding = the_fault(models.audit(model, meant), "pairing")
+    assert finding.text == "rope_interleave is False, and the config says 'interleaved'"
+    assert (
+        "the pairing of latent attention; rfrope.models.probe"
+        in models.audit(small("deepseek_v2", qk_rope_head_dim=16)).unchecked
+    )

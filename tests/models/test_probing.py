@@ -545,14 +545,6 @@ def test_rotation_on_a_layer_that_should_have_none(tiny, layer, turns, says):
     assert says in finding.text
 
 
-def test_latent_attention_that_pairs_otherwise(tiny):
-    made = tiny.made("deepseek_v3", **LATENT)
-    meant = made.config.to_dict()
-    made.config.rope_interleave = False
-    (finding,) = models.probe(made, meant).findings
-    assert (finding.kind, "by pairing 'half', expected 'interleaved'" in finding.text) == ("pairing", True)
-
-
 def test_a_scheme_that_is_written_into_the_config_of_a_made_model(tiny):
     """As Soup#793."""
     made = tiny.made()
