@@ -131,6 +131,15 @@ class ScalingEffect(Result):
     wavelength_ratio: Array | None
 
 
+def find_law(frequencies: np.ndarray, n_positions: int) -> KernelFit | None:
+    """Return the kernel nearest to the blocks that turn, within a text; None where none does, or below 16 positions.
+
+    Fewer lags do not tell the families apart: they fit each of them exactly.
+    """
+    turning = frequencies[frequencies != 0.0]
+    return fit_kernel(turning, n_positions - 1)[0] if turning.size and n_positions >= 16 else None
+
+
 @array.select_device
 def fit_kernel(
     frequencies: Array, max_lag: int, *, names: Sequence[str] | None = None, mixtures: bool = False

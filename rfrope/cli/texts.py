@@ -177,7 +177,7 @@ def _heads(options: argparse.Namespace) -> int:
         {
             "documents": found.documents,
             "tokens": found.tokens,
-            "law": law.to_dict(),
+            "law": None if law is None else law.to_dict(),
             "heads": _rows(found.head_table()),
             "blocks": _rows(found.block_table()),
         },
@@ -221,10 +221,12 @@ def _table(found: Atlas, places: np.ndarray) -> list[tuple[str, ...]]:
     return rows
 
 
-def _report_heads(found: Atlas, law: KernelFit) -> Report:
+def _report_heads(found: Atlas, law: KernelFit | None) -> Report:
     """Return the findings in words, and the heads whose lag explains most; a page has all heads, and curves of each."""
-    nearest = f"{law.sentence}; as many blocks of it err {law.design_rms:.2g}"
-    about = [*str(found).split("\n"), f"The law nearest to the frequencies of all heads: {nearest}."]
+    about = str(found).split("\n")
+    if law is not None:
+        nearest = f"{law.sentence}; as many blocks of it err {law.design_rms:.2g}"
+        about += [f"The law nearest to the frequencies of all heads: {nearest}."]
     first = np.argsort(-np.nan_to_num(found.lag_explained.value), kind="stable")
     table = Table(_table(found, first[:_SHOWN]), "Heads whose lag explains most", note=_NOTES)
     return Report(

@@ -50,11 +50,14 @@ def _find_turning(config: ConfigRope) -> Callable[[int], Any]:
         if not isinstance(pattern, str | None):
             raise RefusedError("stops with an error: sliding_window_pattern is not a string of L and G")
         return lambda i: not pattern or pattern[i % len(pattern)] == "L"
-    every = raw.get("no_rope_layer_interval", 4)
-    if config.rope.source.model.name or (flags is None and config.model_type == "smollm3"):
+    is_small, expected = config.model_type == "smollm3", raw["num_hidden_layers"]
+    if is_small and flags is None:
+        every = raw.get("no_rope_layer_interval", 4)
         return lambda i: (i + 1) % every
-    flags, expected = flags or (), raw["num_hidden_layers"]
-    if len(flags) < expected:
+    if not is_small and config.rope.source.model.name:
+        return lambda i: (i + 1) % 4
+    flags = flags or ()
+    if len(flags) < expected or (is_small and len(flags) > expected):
         raise RefusedError(f"stops with an error: no_rope_layers has {len(flags)} entries, not {expected}")
     return lambda i: flags[i]
 

@@ -13,7 +13,7 @@ from rfrope._core import angles, array
 from rfrope._core.arguments import positive, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result, map_arrays, returned_as_given
-from rfrope.analysis.fits import KernelFit, fit_kernel
+from rfrope.analysis.fits import KernelFit, find_law
 from rfrope.heads.documents import Lags, Setting, Sums, sum_document
 from rfrope.heads.peaks import peak_of_waves
 from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
@@ -163,13 +163,13 @@ class Atlas(Result):
         np.put_along_axis(found, order, np.arange(order.shape[1]) < count[:, None], axis=1)
         return found
 
-    def nearest_laws(self) -> tuple[KernelFit, ...]:
+    def nearest_laws(self) -> tuple[KernelFit | None, ...]:
         """Return the kernel nearest to the mean kernel of each set of frequencies: of each head, or one for all heads.
 
-        It is the first of `analysis.fit_kernel` for lags within `context`, at least 1, which takes about a second.
+        It is the first of `analysis.fit_kernel` for the blocks that turn and lags within `context`, which takes about a
+        second; None where none turns, or a context of fewer than 16 positions does not tell kernels apart.
         """
-        sets = np.atleast_2d(array.to_host(self.frequencies))
-        return tuple(fit_kernel(one, max(self.context - 1, 1))[0] for one in sets)
+        return tuple(find_law(one, self.context) for one in np.atleast_2d(array.to_host(self.frequencies)))
 
     def head_table(self) -> dict[str, np.ndarray]:
         """Return one row per head, as columns by name; each estimate is followed by its error, ``_stderr``."""

@@ -158,18 +158,19 @@ class RopeComparison(Result):
     def laws(self) -> dict[str, KernelFit]:
         """The kernel nearest to the mean kernel of each known engine, within the text; the same for equal frequencies.
 
-        It is the first of `analysis.fit_kernel`, made when it is first asked for: about a second for each set, which
-        texts and dicts do not wait for. Engines that turn nothing have none.
+        It is the first of `analysis.fit_kernel` for the blocks that turn, made when it is first asked for: about a
+        second for each set, which texts and dicts do not wait for. Engines that turn nothing have none, and texts of
+        fewer than 16 positions do not tell kernels apart.
         """
-        from rfrope.analysis import fit_kernel  # what else no comparison needs
+        from rfrope.analysis.fits import find_law  # what else no comparison needs
 
-        found: dict[tuple[str, ...], KernelFit] = {}
+        found: dict[tuple[str, ...], KernelFit | None] = {}
         made = {one.engine: one.rope.frequencies for one in self.engines if one.rope is not None}
-        sets = {name: tuple(f"{one:.11g}" for one in omega if one != 0.0) for name, omega in made.items()}
+        sets = {name: tuple(f"{one:.11g}" for one in omega) for name, omega in made.items()}
         for name, one in sets.items():
-            if one and one not in found:
-                found[one] = fit_kernel(made[name][made[name] != 0.0], max(self.seq_len - 1, 1))[0]
-        return {name: found[one] for name, one in sets.items() if one}
+            if one not in found:
+                found[one] = find_law(made[name], self.seq_len)
+        return {name: law for name, one in sets.items() if (law := found[one]) is not None}
 
     def list_laws(self) -> list[str]:
         """Return a sentence on each of `laws`, with the names of its engines."""

@@ -18,6 +18,7 @@ def test_text_and_json(says, folder):
     assert sentence == f"Nearest law of {', '.join(laws)}: {error}."
     assert sentence in says("compare", "qwen.json", "--all")
     assert says("compare", "qwen.json", "--all", "--json")["laws"][0]["vLLM"] == laws["vLLM"].to_dict()
+    assert models.compare("qwen.json", seq_len=2).ropes[0].laws == {}
     options = ("--engine", "vllm", "--engine", "Trans_Formers", "--context", "64", "--sources")
     out, source = (
         says("compare", "qwen.json", *options),

@@ -154,6 +154,9 @@ def test_llama_4_turns_three_layers_of_four_in_some_engines():
     expected = dict.fromkeys(("transformers", "vLLM"), every_other)
     assert layers == expected | dict.fromkeys(("SGLang", "MLX-LM"), three_of_four)
     assert {rope.pairing for rope in found.values()} == {"interleaved"}
+    thirds = known({**whole, "text_config": LLAMA4 | {"no_rope_layer_interval": 3}})
+    layers = [thirds["text_config", engine].layers for engine in ("transformers", "MLX-LM")]
+    assert layers == [(0, 1, 3, 4, 6, 7), three_of_four]  # MLX-LM reads neither key inside another config
     text = known(whole["text_config"])
     assert {engine for _, engine in text} == {"transformers", "vLLM", "SGLang", "MLX-LM"}
     assert text["", "MLX-LM"].layers == every_other
