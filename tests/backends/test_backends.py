@@ -188,62 +188,37 @@ def test_rounding_is_to_nearest_even_over_the_whole_range(turning_here, dtype):
 
 
 GOOD = {"x": np.ones((3, 8)), "positions": np.asarray([0.0, 5.0, -9.0]), "frequencies": rfrope.geometric(4)}
-REFUSED = [
-    {"x": np.ones((3, 8), np.int64)},
-    {"x": np.ones((), np.float32)},
-    {"x": np.ones((3, 7))},
-    {"x": np.ones((3, 6))},
-    {"x": np.ones(8)},
-    {"positions": np.arange(4.0)},
-    {"positions": np.asarray([True, False, True])},
-    {"positions": 10**400},
-    {"positions": None},
-    {"frequencies": np.ones((4, 2))},
-    {"frequencies": np.ones(())},
-    {"frequencies": np.ones(5)},
-    {"pairing": "neox"},
-    {"pairing": ["half"]},
-    {"out_pairing": ""},
-    {"out_pairing": 0},
-    {"scale": -1.0},
-    {"scale": 0.0},
-    {"scale": math.nan},
-    {"scale": "big"},
-    {"scale": True},
-    {"shift": np.ones(3)},
-    {"shift": np.ones((2, 3, 4))},
-    {"scale": np.ones((2, 1, 4))},
-    {"inverse": 0},
-    {"inverse": "yes"},
-    {"inverse": np.asarray([False])},
-    {"out": np.ones((3, 10))},
-    {"out": np.ones((4, 8))},
-    {"out": np.ones((3, 8), np.float32)},
-]
-LOOKED_AT = [  # where that is free
-    {"positions": np.asarray([0.0, math.nan, 1.0])},
-    {"positions": np.asarray([0.0, 1e200, 1.0])},
-    {"frequencies": np.asarray([1.0, 1.0, 1.0, -math.inf])},
-    {"frequencies": np.asarray(["a", "b", "c", "d"])},
-    {"shift": np.asarray([0.0, math.nan, 0.0, 0.0])},
-    {"shift": math.inf},
-    {"scale": np.asarray([1.0, 1.0, -1.0, 1.0])},
-    {"scale": np.asarray([1.0, 1.0, math.nan, 1.0])},
-    {"out": np.broadcast_to(np.zeros(8), (3, 8))},
-    {"out": np.lib.stride_tricks.as_strided(np.zeros(8), (3, 8), (0, 8))},
-    {"out": [[0.0] * 8] * 3},
-]
+WRONG = {
+    "x": [np.ones((3, 8), np.int64), np.ones((), np.float32), np.ones((3, 7)), np.ones((3, 6)), np.ones(8)],
+    "positions": [np.arange(4.0), np.asarray([True, False, True]), 10**400, None],
+    "frequencies": [np.ones((4, 2)), np.ones(()), np.ones(5)],
+    "pairing": ["neox", ["half"]],
+    "out_pairing": ["", 0],
+    "scale": [-1.0, 0.0, math.nan, "big", True, np.ones((2, 1, 4))],
+    "shift": [np.ones(3), np.ones((2, 3, 4))],
+    "inverse": [0, "yes", np.asarray([False])],
+    "out": [np.ones((3, 10)), np.ones((4, 8)), np.ones((3, 8), np.float32)],
+}
+LOOKED_AT = {  # where that is free
+    "positions": [np.asarray([0.0, bad, 1.0]) for bad in (math.nan, 1e200)],
+    "frequencies": [np.asarray([1.0, 1.0, 1.0, -math.inf]), np.asarray(["a", "b", "c", "d"])],
+    "shift": [np.asarray([0.0, math.nan, 0.0, 0.0]), math.inf],
+    "scale": [np.asarray([1.0, 1.0, bad, 1.0]) for bad in (-1.0, math.nan)],
+    "out": [np.broadcast_to(np.zeros(8), (3, 8)), np.lib.stride_tricks.as_strided(np.zeros(8), (3, 8), (0, 8)),
+            [[0.0] * 8] * 3],
+}  # fmt: skip
+REFUSED, SEEN = ([(name, one) for name, values in table.items() for one in values] for table in (WRONG, LOOKED_AT))
 
 
 @pytest.mark.parametrize(
-    ("arrays", "changed"),
-    [("numpy", one) for one in (*REFUSED, *LOOKED_AT)]
-    + [("a Rope", one) for one in (*REFUSED, *LOOKED_AT) if one.keys() <= {"x", "positions", "inverse", "out"}]
-    + [("cupy", one) for one in REFUSED if "inverse" not in one],  # its words show the array, which is another there
+    ("arrays", "name", "value"),
+    [("numpy", *one) for one in REFUSED + SEEN]
+    + [("a Rope", *one) for one in REFUSED + SEEN if one[0] in ("x", "positions", "inverse", "out")]
+    + [("cupy", *one) for one in REFUSED if one[0] != "inverse"],  # its words show the array, which is another there
 )
-def test_what_is_refused_leaves_out_untouched_with_the_error_of_the_checks(arrays, changed):
+def test_what_is_refused_leaves_out_untouched_with_the_error_of_the_checks(arrays, name, value):
     backend("cuda" if arrays == "cupy" else "cpu", "rotation")
-    call = GOOD | {"out": np.full((3, 8), 5.0)} | changed
+    call = GOOD | {"out": np.full((3, 8), 5.0)} | {name: value}
     with without_backends(), pytest.raises((ValueError, TypeError)) as wanted:
         rfrope.rotate(**call)
     rotate = rfrope.rotate
@@ -258,7 +233,7 @@ def test_what_is_refused_leaves_out_untouched_with_the_error_of_the_checks(array
             rotate(**call)
     assert str(found.value) == str(wanted.value)
     assert ran == []
-    if "out" not in changed:
+    if name != "out":
         np.testing.assert_array_equal(doubles(call["out"]), 5.0)
 
 
