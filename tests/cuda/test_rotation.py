@@ -105,13 +105,6 @@ def test_integers_of_other_widths_count_as_those_of_64_bits(kind, rng):
     assert ran == ["rotate<float, 4, POSITIONS, INT64>"]
 
 
-def test_a_result_without_elements_launches_nothing():
-    for shape in ((0, 4), (3, 0, 4)):
-        with emulation() as ran:
-            assert rfrope.rotate(np.ones(shape), np.zeros(shape[-2]), [1.0, 2.0]).shape == shape
-        assert ran == []
-
-
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 

@@ -376,16 +376,6 @@ def test_operators_keep_torchs_rules(kind, torch):
         assert set(found.values()) == {"SUCCESS"}
 
 
-def test_tensors_without_values_have_the_shape_of_the_result(torch):
-    at, w = torch.arange(5, device="meta"), torch.ones(4, device="meta", dtype=torch.float64)
-    turned = rotate_polar(torch.ones(2, 5, 4, device="meta"), at, w, softplus=True)
-    assert (turned.shape, turned.device.type) == ((2, 5, 8), "meta")
-    assert rotate_polar(turned, at, w, inverse=True).shape == (2, 5, 4)
-
-
-# -- products that gradients need --------------------------------------------------------------------------------------
-
-
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 M, P, W = np.ones((3, 8)), np.arange(3), np.linspace(0.1, 1.0, 8)
