@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from campaign import campaign
+from paired_calls import CALLS
 from public import FUNCTIONS
 
 import rfrope
@@ -19,7 +20,7 @@ OMEGA = rfrope.geometric(4, base=100.0)
 POLAR = Rope(OMEGA, polar=True, context=64)
 AT, LAGS = np.arange(6), np.array([0.0, -1.0, -7.0])
 MAGNITUDES = np.random.default_rng(0).gamma(2.0, size=(2, 6, 4))
-WIDE, WEIGHTS = np.concatenate([MAGNITUDES, 0.5 * MAGNITUDES], -1), np.ones((8, 5))
+WIDE = np.concatenate([MAGNITUDES, 0.5 * MAGNITUDES], -1)
 YARN, LLAMA = {"original_max_position_embeddings": 32}, {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 WORKS = {  # functions of frequencies alone: with those of a polar Rope they do what they do with the bare ones
@@ -56,17 +57,7 @@ MAPS = {  # of frequencies to others: a polar Rope stays one
     "scaling.riflex": lambda w: scaling.riflex(w, period=20, length=64),
     "scaling.yarn": lambda w: scaling.yarn(w, 4.0, **YARN),
 }
-OF_FEATURES = {  # of features that RoPE turns
-    "rotate": lambda w: rfrope.rotate(WIDE, AT, w),
-    "scores": lambda w: rfrope.scores(WIDE, WIDE, AT, AT, w),
-    "analysis.departure": lambda w: analysis.departure(WIDE[0], WIDE[1], -1.0, w),
-    "analysis.sine_share": lambda w: analysis.sine_share(WIDE, WIDE, -1.0, w),
-    "heads.effective_offset": lambda w: heads.effective_offset(WIDE, WIDE, w),
-    "heads.offset_from_weights": lambda w: heads.offset_from_weights(WEIGHTS, WEIGHTS, w, max_lag=9),
-    "heads.positional_weights": lambda w: heads.positional_weights(w, d_model=3),
-    "heads.shifted_scores": lambda w: heads.shifted_scores(WIDE, WIDE, -1.0, w, 1.0),
-    "heads.shifted_terms": lambda w: heads.shifted_terms(WIDE, WIDE, -1.0, w, 1.0),
-}
+OF_FEATURES = [name for name in CALLS if name != "heads.profile"]  # of features that RoPE turns alone
 POLAR_ROPE, NO_ENGINE = "rope is polar, but the ", "no engine supports polar attention"
 NO_OFFSET = "cannot look at an offset"
 REFUSED = {
@@ -128,9 +119,9 @@ def test_a_map_of_a_polar_rope_is_polar(name):
 
 @pytest.mark.parametrize("name", OF_FEATURES)
 def test_features_are_not_magnitudes(name):
-    OF_FEATURES[name](Rope(OMEGA))
+    CALLS[name](Rope(OMEGA))
     with pytest.raises(ValueError, match=r"the Rope has polar=True; expected rotation.rotate_polar for it"):
-        OF_FEATURES[name](POLAR)
+        CALLS[name](POLAR)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from campaign import campaign
+from paired_calls import CALLS, Q
+from public import FUNCTIONS
 
 import rfrope
-from rfrope import Rope, analysis, from_config, heads
+from rfrope import Rope, from_config
 from rfrope.rotation import rope as module
 
 LADDER = rfrope.geometric(8)
@@ -111,25 +113,6 @@ def test_it_rotates_as_the_function_does_however_often(rope, xp):
             np.testing.assert_allclose(xp.host(found), wanted, rtol=0, atol=1e-14)
 
 
-@each_set
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-def test_a_repeated_call_gives_the_same_bits(rope, dtype):
-    for n in (5, 1, 5):
-        x, positions = tokens(rope, n)
-        x = x.astype(dtype)
-        wanted = by_function(rope, x, positions)
-        for _ in range(4):
-            assert np.array_equal(rope.rotate(x, positions), wanted)
-        out = np.empty_like(x)
-        assert rope.rotate(x, positions, out=out) is out
-        assert np.array_equal(out, wanted)
-        there = rope.rotate(x, positions)
-        assert np.allclose(rope.rotate(there, positions, inverse=True), x, atol=2e-2 if dtype == "float16" else 1e-5)
-        in_place = x.copy()
-        assert rope.rotate(in_place, positions, out=in_place) is in_place
-        assert np.array_equal(in_place, wanted)
-
-
 def test_threads_may_share_one():
     rope = Rope(LADDER, attention_factor=1.25)
     jobs = [(RNG.normal(size=(4, 1 + i % 3, 16)), RNG.integers(0, 9999, 1 + i % 3)) for i in range(60)]
@@ -149,16 +132,6 @@ def test_its_table_and_scores_are_those_of_the_functions(rope):
     assert rope.table(positions, dtype="float32")[0].dtype == np.float32
     by_hand = rope.rotate(x, positions) @ np.swapaxes(rope.rotate(other, later), -1, -2)
     np.testing.assert_allclose(rope.scores(x, other, positions, later), by_hand, atol=1e-12)
-
-
-def test_gradients_reach_its_frequencies(torch):
-    omega = torch.tensor(LADDER, requires_grad=True)
-    rope = Rope(omega, sections=(4, 4))
-    x, positions = torch.ones(5, 16, dtype=torch.float64), torch.arange(10).reshape(5, 2)
-    rope.rotate(x, positions).sum().backward()
-    assert omega.grad is not None
-    assert torch.all(torch.isfinite(omega.grad))
-    assert torch.any(omega.grad != 0.0)
 
 
 # -- models without a pairing of ours ----------------------------------------------------------------------------------
@@ -221,20 +194,6 @@ def test_maps_keep_the_other_fields(scheme):
 
 # -- a Rope that turns otherwise than a call ---------------------------------------------------------------------------
 
-Q, K = np.random.default_rng(3).standard_normal((2, 6, 8))
-WEIGHTS = np.random.default_rng(4).standard_normal((2, 8, 5))
-CALLS = {  # every public function that takes frequencies beside a pairing
-    "rotate": lambda rope, **options: rfrope.rotate(Q, np.arange(6), rope, **options),
-    "scores": lambda rope, **options: rfrope.scores(Q, K, np.arange(6), np.arange(6), rope, **options),
-    "sine_share": lambda rope, **options: analysis.sine_share(Q, K, -1.0, rope, **options),
-    "departure": lambda rope, **options: analysis.departure(Q, K, [-1.0], rope, **options).phi,
-    "profile": lambda rope, **options: heads.profile(Q, K, [-1.0, 0.0], rope, **options).mean,
-    "effective_offset": lambda rope, **options: heads.effective_offset(Q, K, rope, **options).offset,
-    "shifted_scores": lambda rope, **options: heads.shifted_scores(Q, K, -1.0, rope, 1.0, **options),
-    "shifted_terms": lambda rope, **options: heads.shifted_terms(Q, K, -1.0, rope, 1.0, **options).cosine,
-    "offset_from_weights": lambda rope, **options: heads.offset_from_weights(*WEIGHTS, rope, max_lag=9, **options).lag,
-    "positional_weights": lambda rope, **options: heads.positional_weights(rope, d_model=3, **options)[0],
-}
 OMEGA = np.array([1.0, 0.3, 0.1, 0.02])
 
 
@@ -255,7 +214,7 @@ def test_a_given_head_dim_is_held(name):
     call(rfrope.Rope(OMEGA, head_dim=16))  # the part that turns, as models hand it on
 
 
-HEAD = {"positional_weights": {"head_dim": 8}}
+HEAD = {"heads.positional_weights": {"head_dim": 8}}
 
 
 def kept(rope):
@@ -302,14 +261,9 @@ def test_a_rope_that_turns_otherwise_is_refused(name):
 
 
 def test_every_function_with_frequencies_and_a_pairing_is_called_above():
-    modules = [rfrope, *(getattr(rfrope, name) for name in ("analysis", "heads", "moments", "rotation"))]
-    functions = {name: getattr(module, name) for module in modules for name in module.__all__}
-    found = {
-        name
-        for name, one in functions.items()
-        if inspect.isfunction(one) and {"frequencies", "pairing"} <= set(inspect.signature(one).parameters)
-    }
-    assert found == set(CALLS) | {"sinusoidal", "shift_matrix", "rotate_polar"}  # these say how the result is laid out
+    taking = {one for one in FUNCTIONS.values() if {"frequencies", "pairing"} <= {*inspect.signature(one).parameters}}
+    laid_out = {"sinusoidal", "rotation.shift_matrix", "rotation.rotate_polar"}  # these say so of the result
+    assert taking == {FUNCTIONS[name] for name in CALLS.keys() | laid_out}
 
 
 @pytest.mark.parametrize("scale", [1, 1.0, 3.0, np.array(2.0), np.full(4, 2.0)])
@@ -388,22 +342,6 @@ def test_a_state_replaces_all_that_was_there():
     used.__setstate__(other.__getstate__())
     np.testing.assert_array_equal(used.rotate(x, at), other.rotate(x, at))
     assert used.pairing == other.pairing
-
-
-def test_steps_that_are_known_by_heart_look_at_every_shape():
-    """After many calls of one layout, another is refused or turned as the first time, and nothing is written beyond."""
-    rope, x = Rope(np.linspace(0.1, 1.0, 4)), np.random.default_rng(0).standard_normal((2, 8))
-    at, out, large = np.array([3.0, 9.0]), np.zeros((2, 8)), np.zeros((6, 8))
-    for _ in range(80):
-        rope.rotate(x, at, out=out)
-    np.testing.assert_array_equal(out, Rope(rope.frequencies).rotate(x, at))
-    for other in (np.array([5.0]), np.array(6.0), np.array([[1.0, 2.0]])[0], np.array([1.0, np.nan, 7.0])[::2]):
-        for _ in range(3):
-            np.testing.assert_array_equal(rope.rotate(x, other), Rope(rope.frequencies).rotate(x, other))
-    for wrong in (large[:1], large[:3], large[:2, :4]):
-        with pytest.raises(ValueError, match=r"out has shape \(.*\); expected \(2, 8\)"):
-            rope.rotate(x, at, out=wrong)
-    assert not np.any(large)
 
 
 # -- a Rope of polar contents: test_polar_ropes.py has what functions do with it ---------------------------------------
