@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,138 +28,6 @@ _ROTATION = re.compile("apply_.*(rotary|rope)")
 _TABLES = re.compile("cos|sin|freqs|position|emb")  # parameters that are not features
 _INDEX = re.compile(r"\.(\d+)\.")
 _FIRST = 11  # tokens of the first forward pass, which finds the layers
-
-
-@dataclass
-class Reached:
-    """Queries and keys that attention of one layer received."""
-
-    factors: dict[str, float]  # by side, the factor applied to the result of the rotation
-    faults: list[str]  # other changes to it
-    scaling: float  # factor of scores before softmax
-    width: int  # features per head of the queries
-    config: Any  # config of the module
-    dtype: str
-
-
-@dataclass
-class Trace:
-    """Random numbers planted as results of rotations, and how they reach attention."""
-
-    # by layer, for each result: its side, "" if rotated alone; its values (B, H, T, d); and what norms made of it
-    planted: dict[str, list[tuple[str, list[np.ndarray]]]] = field(default_factory=dict)
-    reached: dict[str, Reached] = field(default_factory=dict)
-    twice: set[str] = field(default_factory=set)  # layers that rotate a result again
-
-    def plant(self, layer: str, given: list[Any], turned: tuple[Any, ...], axes: list[int]) -> tuple[Any, ...]:
-        """Return random numbers in place of the results of a rotation."""
-        results = self.planted.setdefault(layer, [])
-        before = [to_heads(one, axis) for one, axis in zip(given, axes, strict=True)]
-        if any(_is_same(one, made) for one in before for _, made in results):
-            self.twice.add(layer)
-        planted = []
-        for one, axis, name in zip(turned, axes, _SIDES if len(turned) > 1 else ("",), strict=True):
-            values = np.random.default_rng(len(results) + 29).standard_normal(tuple(one.shape))
-            planted.append(one.new_tensor(values))
-            results.append((name, [to_heads(planted[-1], axis)]))
-        return tuple(planted)
-
-    def follow_norm(self, layer: str, given: Any, made: Any, axis: int) -> None:
-        """Record the output of a norm as another form of the planted result."""
-        for _, result in self.planted.get(layer, []):
-            if _is_same(to_heads(given, axis), result):
-                result.append(to_heads(made, axis))
-
-    def attend(self, layer: str, module: Any, query: Any, key: Any, scaling: float | None) -> None:
-        """Compare the inputs of attention with what was planted."""
-        results, faults, factors = self.planted.get(layer, []), [], {}
-        if len(results) < 2:
-            return
-        for name, one in zip(_SIDES, (query, key), strict=True):
-            x = to_heads(one, 2)
-            candidates = [made for side, result in results if side in (name, "") for made in result]
-            found = [factor for made in candidates if (factor := _read_factor(x, made)) is not None]
-            if found:
-                factors[name] = found[-1]
-                continue
-            values = np.sort(x.ravel())
-            sizes = (np.sort(made.ravel()) for made in candidates if made.size == x.size)
-            is_order = any(np.array_equal(made, values) for made in sizes)
-            what = "they are reordered" if is_order else "the result of the rotation is dropped, or changed"
-            faults.append(f"{name} that attention receives are not the rotated ones: {what}")
-        width = int(query.shape[-1])
-        scale = width**-0.5 if scaling is None else float(scaling)
-        dtype, config = array.dtype_name(query), getattr(module, "config", None)
-        self.reached[layer] = Reached(factors, faults, scale, width, config, dtype)
-
-    def find(self, layer: str, ropes: tuple[Rope, ...]) -> Iterator[tuple[str, str]]:
-        """Yield kinds and texts of the faults of a layer that should use one of several Ropes."""
-        if layer in self.twice:
-            yield "attention", "the result of the rotation is turned a second time"
-            return
-        one = self.reached.get(layer)
-        if one is None:
-            return
-        yield from (("attention", text) for text in one.faults)
-        room, total = 8.0 * noise_of(one.dtype), one.scaling * math.prod(one.factors.values())
-        wanted = _choose_scale(one, ropes)
-        if one.faults or (wanted is not None and abs(total / wanted - 1.0) <= max(_NEAR, room)):
-            return
-        off = {name: factor for name, factor in one.factors.items() if abs(factor - 1.0) > room}
-        for name, factor in off.items():
-            yield "attention", f"{name} are multiplied by {factor:.6g} between the rotation and attention"
-        if wanted is not None and not off:
-            mscale = _read_mscale(ropes)
-            text = f"scores are multiplied by {total:.6g} before softmax, expected {wanted:.6g}"
-            for name, ratio in (("left out", mscale**-2), ("taken once", 1.0 / mscale), ("squared twice", mscale**2)):
-                if mscale > 1.0 and abs(total / wanted / ratio - 1.0) < _NEAR:
-                    text += f": the factor of mscale_all_dim, {mscale:.6g}, was {name}"
-            yield "softmax scale", text
-
-
-def to_heads(x: Any, axis: int) -> np.ndarray:
-    """Return features as (B, H, T, d), from a tensor with tokens on the given axis."""
-    host = array.to_host(x.detach().float()).astype(np.float64)
-    if host.ndim == 3:  # one head without its own axis
-        return host[:, None]
-    return host if axis == 2 else np.moveaxis(host, axis, 2)
-
-
-def _is_same(x: np.ndarray, made: list[np.ndarray]) -> bool:
-    return any(x.shape == one.shape and np.array_equal(x, one) for one in made)
-
-
-def _read_factor(x: np.ndarray, made: np.ndarray) -> float | None:
-    """Return c if the first or last features of x (B, H, T, d) are c times made (B, h, T, w), otherwise None."""
-    heads, width = made.shape[1], made.shape[-1]
-    if x.ndim != 4 or x.shape[1] % heads or x.shape[2] != made.shape[2] or x.shape[-1] < width:
-        return None
-    times = x.shape[1] // heads
-    repeated = (np.repeat(made, times, axis=1), np.tile(made, (1, times, 1, 1)))
-    for part, wanted in itertools.product((x[..., :width], x[..., x.shape[-1] - width :]), repeated):
-        factor = float(np.sum(part * wanted) / np.sum(wanted * wanted))
-        if factor and np.max(np.abs(part / factor - wanted)) <= _OFF * np.max(np.abs(wanted)):
-            return factor
-    return None
-
-
-# -- softmax scale -------------------------------------------------------------------------------------------------
-
-
-def _choose_scale(one: Reached, ropes: tuple[Rope, ...]) -> float | None:
-    """Return the expected factor of scores, if the config determines it."""
-    kind = str(getattr(one.config, "model_type", ""))
-    if not any(rope.source.rope_parameters for rope in ropes) or one.config is None or kind.startswith(_ELSEWHERE):
-        return None
-    if (multiplier := getattr(one.config, "attention_multiplier", None)) is not None:
-        return float(multiplier)
-    scalar = getattr(one.config, "query_pre_attn_scalar", None)
-    return float(one.width if scalar is None else scalar) ** -0.5 * _read_mscale(ropes) ** 2
-
-
-def _read_mscale(ropes: tuple[Rope, ...]) -> float:
-    """Return the factor whose square multi-head latent attention includes in its softmax scale."""
-    return math.sqrt(next((known for rope in ropes if (known := rope.source.model.softmax_factor)), 1.0))
 
 
 class ModelLayers:
@@ -186,10 +53,14 @@ class ModelLayers:
         self._is_inside = False
         self._features: Mapping[str, np.ndarray] = {}
         self._found: dict[str, dict[str, np.ndarray]] = {}
-        self.trace = Trace()  # what attention receives of the rotation's results
-        self._trace: Trace | None = self.trace
+        # In the first run, random numbers take the place of what rotations return, and are followed to attention. By
+        # layer, for each result: its side, "" if rotated alone; its values (B, H, T, d); and what norms made of it
+        self._planted: dict[str, list[tuple[str, list[np.ndarray]]]] = {}
+        self._twice: set[str] = set()  # layers that rotate a result again
+        self._received: dict[str, tuple[Any, ...]] = {}  # module, dtype, queries, keys and scale of scores
+        self._is_first = True
         self._run(np.repeat(np.arange(_FIRST)[None, :, None], self.axes, axis=-1))
-        self._trace = None
+        self._is_first = False
         if not self.widths:
             names = ", ".join(sorted({name for _, name in self.functions}))
             raise ValueError(f"{type(model).__name__} called none of {names} when run; expected one in each layer")
@@ -216,7 +87,26 @@ class ModelLayers:
 
     def find_changes(self, name: str, meant: tuple[Rope, ...]) -> Iterator[tuple[str, str]]:
         """Yield kinds and texts of what happens to a layer's rotated queries and keys before attention."""
-        return self.trace.find(name, meant)
+        if name in self._twice:
+            yield "attention", "the result of the rotation is turned a second time"
+        if name in self._twice or name not in self._received or len(self._planted.get(name, ())) < 2:
+            return
+        module, dtype, *features, scale = self._received[name]
+        factors: dict[str, float] = {}
+        for side, x in zip(_SIDES, features, strict=True):
+            candidates = [made for whose, forms in self._planted[name] if whose in (side, "") for made in forms]
+            found = [factor for made in candidates if (factor := _read_factor(x, made)) is not None]
+            if found:
+                factors[side] = found[-1]
+                continue
+            is_order = any(np.array_equal(np.sort(made, axis=None), np.sort(x, axis=None)) for made in candidates)
+            what = "they are reordered" if is_order else "the result of the rotation is dropped, or changed"
+            yield "attention", f"{side} that attention receives are not the rotated ones: {what}"
+        if len(factors) == len(_SIDES):
+            width = features[0].shape[-1]
+            total = (width**-0.5 if scale is None else float(scale)) * math.prod(factors.values())
+            wanted = _choose_scale(getattr(module, "config", None), width, meant)
+            yield from _judge_scale(factors, total, wanted, _read_mscale(meant), 8.0 * noise_of(dtype))
 
     # -- one forward pass ----------------------------------------------------------------------------------------------
 
@@ -247,24 +137,42 @@ class ModelLayers:
             if path := self.attention.get(id(part)):
                 undo.callback(part.register_forward_pre_hook(self._entering(path)).remove)
                 undo.callback(part.register_forward_hook(self._leaving).remove)
-            elif self._trace and "norm" in type(part).__name__.lower():
+            elif self._is_first and "norm" in type(part).__name__.lower():
                 undo.callback(part.register_forward_hook(self._follow_norm).remove)
         for module, name in self.functions:
             replace(module, name, self._wrapped)
-        for module in dict.fromkeys(module for module, _ in self.functions if self._trace):
+        for module in dict.fromkeys(module for module, _ in self.functions if self._is_first):
             replace(module, "ALL_ATTENTION_FUNCTIONS", lambda original: _Interface(original, self._attending))
 
     def _follow_norm(self, part: Any, given: Any, made: Any) -> None:
-        if self._path and self._trace and given and getattr(given[0], "ndim", 0) in (3, 4) and hasattr(made, "shape"):
+        """Keep the output of a norm as another form of the planted result."""
+        if given and getattr(given[0], "ndim", 0) in (3, 4) and hasattr(made, "shape"):
             for axis in _axes_of_tokens(given[0], _FIRST)[:1]:
-                self._trace.follow_norm(self._layer, given[0], made, axis)
+                for _, forms in self._planted.get(self._layer, []):
+                    if _is_same(_to_heads(given[0], axis), forms):
+                        forms.append(_to_heads(made, axis))
 
     def _attending(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def attend(module: Any, query: Any, key: Any, *rest: Any, **options: Any) -> Any:
-            self.trace.attend(self._layer, module, query, key, options.get("scaling"))
+            features = _to_heads(query), _to_heads(key)
+            self._received[self._layer] = (module, array.dtype_name(query), *features, options.get("scaling"))
             return function(module, query, key, *rest, **options)
 
         return attend
+
+    def _plant(self, given: list[Any], turned: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return random numbers in place of the results of a rotation."""
+        results = self._planted.setdefault(self._layer, [])
+        axes = [_axis_of_tokens(one, _FIRST) for one in given]
+        before = [_to_heads(one, axis) for one, axis in zip(given, axes, strict=True)]
+        if any(_is_same(one, forms) for one in before for _, forms in results):
+            self._twice.add(self._layer)
+        planted = []
+        for one, axis, side in zip(turned, axes, _SIDES if len(turned) > 1 else ("",), strict=True):
+            values = np.random.default_rng(len(results) + 29).standard_normal(tuple(one.shape))
+            planted.append(one.new_tensor(values))
+            results.append((side, [_to_heads(planted[-1], axis)]))
+        return tuple(planted)
 
     @property
     def _layer(self) -> str:
@@ -295,11 +203,10 @@ class ModelLayers:
                 given = [bound.arguments[name] for name in names]
                 self.widths.setdefault(self._layer, int(given[0].shape[-1]))
                 self.dtypes.setdefault(self._layer, array.dtype_name(given[0]))
-                if self._trace is not None:  # random numbers in place of the result
-                    turned = result if isinstance(result, tuple | list) else (result,)
-                    axes = [_axis_of_tokens(one, _FIRST) for one in given]
-                    planted = self._trace.plant(self._layer, given, tuple(turned), axes)
-                    return planted if isinstance(result, tuple | list) else planted[0]
+                if self._is_first:
+                    has_two = isinstance(result, tuple | list)
+                    planted = self._plant(given, tuple(result) if has_two else (result,))
+                    return planted if has_two else planted[0]
                 if self._layer in self._features:
                     self._follow(original, bound, names)
                 return result
@@ -319,7 +226,7 @@ class ModelLayers:
             bound.arguments[name] = one.new_tensor(features.reshape(shape)).expand(one.shape).contiguous()
         turned = original(*bound.args, **bound.kwargs)
         for one, axis in zip(turned if len(names) > 1 else (turned,), axes, strict=True):
-            sides.setdefault("keys" if sides else "queries", to_heads(one, axis))
+            sides.setdefault("keys" if sides else "queries", _to_heads(one, axis))
 
 
 class _Interface:
@@ -360,3 +267,65 @@ def _find_functions(model: Any) -> Iterator[tuple[Any, str]]:
         for function in [*vars(module or object)]:
             if _ROTATION.match(function) and callable(getattr(module, function)):
                 yield module, function
+
+
+# -- what reaches attention --------------------------------------------------------------------------------------------
+
+
+def _to_heads(x: Any, axis: int = 2) -> np.ndarray:
+    """Return features as (B, H, T, d), from a tensor with tokens on the given axis."""
+    host = array.to_host(x.detach().float()).astype(np.float64)
+    if host.ndim == 3:  # one head without its own axis
+        return host[:, None]
+    return host if axis == 2 else np.moveaxis(host, axis, 2)
+
+
+def _is_same(x: np.ndarray, made: list[np.ndarray]) -> bool:
+    return any(x.shape == one.shape and np.array_equal(x, one) for one in made)
+
+
+def _read_factor(x: np.ndarray, made: np.ndarray) -> float | None:
+    """Return c if the first or last features of x (B, H, T, d) are c times made (B, h, T, w), otherwise None."""
+    heads, width = made.shape[1], made.shape[-1]
+    if x.ndim != 4 or x.shape[1] % heads or x.shape[2] != made.shape[2] or x.shape[-1] < width:
+        return None
+    times = x.shape[1] // heads
+    repeated = (np.repeat(made, times, axis=1), np.tile(made, (1, times, 1, 1)))
+    for part, wanted in itertools.product((x[..., :width], x[..., x.shape[-1] - width :]), repeated):
+        factor = float(np.sum(part * wanted) / np.sum(wanted * wanted))
+        if factor and np.max(np.abs(part / factor - wanted)) <= _OFF * np.max(np.abs(wanted)):
+            return factor
+    return None
+
+
+def _judge_scale(
+    factors: dict[str, float], total: float, wanted: float | None, mscale: float, room: float
+) -> Iterator[tuple[str, str]]:
+    """Yield factors of rotated features, and of scores before softmax, that the config does not have."""
+    if wanted is not None and abs(total / wanted - 1.0) <= max(_NEAR, room):
+        return
+    off = {name: factor for name, factor in factors.items() if abs(factor - 1.0) > room}
+    for name, factor in off.items():
+        yield "attention", f"{name} are multiplied by {factor:.6g} between the rotation and attention"
+    if wanted is not None and not off:
+        text = f"scores are multiplied by {total:.6g} before softmax, expected {wanted:.6g}"
+        for name, ratio in (("left out", mscale**-2), ("taken once", 1.0 / mscale), ("squared twice", mscale**2)):
+            if mscale > 1.0 and abs(total / wanted / ratio - 1.0) < _NEAR:
+                text += f": the factor of mscale_all_dim, {mscale:.6g}, was {name}"
+        yield "softmax scale", text
+
+
+def _choose_scale(config: Any, width: int, ropes: tuple[Rope, ...]) -> float | None:
+    """Return the expected factor of scores, if the config determines it."""
+    kind = str(getattr(config, "model_type", ""))
+    if config is None or not any(rope.source.rope_parameters for rope in ropes) or kind.startswith(_ELSEWHERE):
+        return None
+    if (multiplier := getattr(config, "attention_multiplier", None)) is not None:
+        return float(multiplier)
+    scalar = getattr(config, "query_pre_attn_scalar", None)
+    return float(width if scalar is None else scalar) ** -0.5 * _read_mscale(ropes) ** 2
+
+
+def _read_mscale(ropes: tuple[Rope, ...]) -> float:
+    """Return the factor whose square multi-head latent attention includes in its softmax scale."""
+    return math.sqrt(next((known for rope in ropes if (known := rope.source.model.softmax_factor)), 1.0))
