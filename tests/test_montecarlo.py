@@ -290,6 +290,15 @@ def test_executors_give_the_same_bits(name, job, executors):
     assert all(map(same, parts(found), parts(serial)))
 
 
+def test_threads_give_the_same_bits_at_many_lags(transforms):
+    found = [many_lags_job(executor=map)]
+    for count in (1, 2, 4):
+        with rfrope.threads(count):
+            found.append(many_lags_job())
+    assert len(transforms) == 12  # one a chunk
+    assert all(same(found[0], one) for one in found)
+
+
 @campaign
 @pytest.mark.parametrize("job", ["scores", "kernel", "many lags"])
 def test_memory_does_not_grow_with_the_draws(job, peak, request):

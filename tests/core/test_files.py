@@ -239,6 +239,19 @@ def test_members_that_are_no_arrays(tmp_path, case):
             read(str(tmp_path / name))
 
 
+def test_what_a_pickle_would_run_is_not_run(tmp_path):
+    class Harm:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    np.save(tmp_path / "a.npy", np.array([Harm()]))
+    zipped(tmp_path / "a.npz", [("a.npy", (tmp_path / "a.npy").read_bytes())])
+    for read, name in ((files.read_arrays, "a.npz"), (files.read_array, "a.npy")):
+        with pytest.raises(files.DamagedError):
+            read(str(tmp_path / name))
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_bomb_and_a_member_that_lies_about_its_size_cost_nothing(tmp_path, peak):
     """32 MB of zeros in a file of 32 kB: refused by `load`, and elsewhere by what it says."""
     path, zeros = tmp_path / "bomb.npz", header((2**22,)) + bytes(2**25)

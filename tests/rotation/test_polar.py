@@ -438,6 +438,15 @@ def test_signs_are_seen_by_every_thread(monkeypatch):
                 assert not blocks.has_negative(abs(m), np)
 
 
+def test_signs_that_torch_has_not_applied_yet(torch):
+    z = torch.complex(torch.ones(3, 8), -torch.from_numpy(M).float())
+    x = z.conj().imag
+    assert x.is_neg()
+    assert torch.equal(rotate_polar(x, P, W), rotate_polar(x.clone(), P, W))
+    with pytest.raises(ValueError, match="negative"):
+        rotate_polar((-z).conj().imag, P, W)
+
+
 def test_nothing_is_looked_at_where_values_are_not_at_hand(torch):
     assert rotate_polar(torch.full((3, 8), -1.0, device="meta"), P, W).shape == (3, 16)
     x = torch.full((3, 8), -1.0, requires_grad=True)
