@@ -131,21 +131,6 @@ def test_models_whose_layers_differ_are_read_by_more_engines(config, engines):
             assert found[name, engine].layers == own.layers
 
 
-def test_a_quarter_of_gemma_4_s_heads_turns_by_the_ladder_of_the_whole():
-    whole = {"model_type": "gemma4", "text_config": GEMMA4}
-    ladder = 1e6 ** (-np.arange(64) / 64.0) * (np.arange(64) < 16)
-    for engine in ("vLLM", "SGLang", "MLX-LM"):
-        np.testing.assert_allclose(known(whole)["text_config.full_attention", engine].frequencies, ladder, rtol=1e-12)
-    scaled = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6, "factor": 8.0}
-    kinds = {"full_attention": scaled, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
-    found = models.compare({**whole, "text_config": GEMMA4 | {"rope_parameters": kinds}}).findings
-    assert [line.partition(": frequencies")[0] for line in found] == [
-        "text_config.full_attention: SGLang",
-        "text_config.full_attention: vLLM",
-    ]
-    assert all("7 times" not in line and "8 times" in line and "does not read factor" in line for line in found)
-
-
 def test_llama_4_turns_three_layers_of_four_in_some_engines():
     whole = {"model_type": "llama4", "text_config": LLAMA4 | {"no_rope_layers": [1, 0] * 4}}
     found = known(whole)
@@ -160,44 +145,6 @@ def test_llama_4_turns_three_layers_of_four_in_some_engines():
     text = known(whole["text_config"])
     assert {engine for _, engine in text} == {"transformers", "vLLM", "SGLang", "MLX-LM"}
     assert text["", "MLX-LM"].layers == every_other
-
-
-def test_gemma_3n_s_layers_under_a_window_have_no_scheme_in_some_engines():
-    linear = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4}
-    kinds = dict.fromkeys(BOTH, linear)
-    config = {"model_type": "gemma3n", "text_config": GEMMA3N | {"rope_parameters": kinds}}
-    found = known(config)
-    ladder = 1e4 ** (-np.arange(32) / 32.0)
-    for name, engine, divisor in (
-        ("sliding_attention", "SGLang", 1.0),
-        ("full_attention", "SGLang", 8.0),
-        ("sliding_attention", "vLLM", 8.0),
-    ):
-        one = found[f"text_config.{name}", engine]
-        np.testing.assert_allclose(one.frequencies, ladder / divisor, rtol=1e-12)
-    assert found["text_config.sliding_attention", "SGLang"].ignored_keys == ("rope_type",)
-    assert ("text_config.sliding_attention", "MLX-LM") not in found  # the base beside such a dict was not observed
-    local = 2e4 ** (-np.arange(32) / 32.0)
-    alone = known({**config, "text_config": GEMMA3N})
-    np.testing.assert_allclose(alone["text_config.sliding_attention", "MLX-LM"].frequencies, local, rtol=1e-12)
-
-
-def test_deepseek_v4_s_scheme_in_vllm_is_yarn_without_a_factor():
-    yarn = {"type": "yarn", "factor": 16.0, KEY: 65536, "beta_fast": 32, "beta_slow": 1}
-    config = {"model_type": "deepseek_v4", "num_hidden_layers": 4, "head_dim": 512, "qk_rope_head_dim": 64}
-    config |= {"max_position_embeddings": 2**20, "rope_theta": 1e4, "compress_rope_theta": 16e4, "rope_scaling": yarn}
-    config["compress_ratios"] = [0, 0, 4, 128, 0]
-    assert models.compare(config).agree
-    found = known(config, "vLLM")
-    assert {name: one.layers for (name, _), one in found.items()} == {"main": (0, 1), "compress": (2, 3)}
-    np.testing.assert_allclose(found["main", "vLLM"].frequencies, 1e4 ** (-np.arange(32) / 32.0), rtol=1e-12)
-    compressed = found["compress", "vLLM"]
-    assert (compressed.frequencies.size, compressed.positions) == (32, 2**20)
-    assert compressed.frequencies[-1] == pytest.approx(16e4 ** (-31 / 32) / 16.0)
-    factor = models.compare(config | {"rope_scaling": yarn | {"attention_factor": 1.5}}, ["transformers", "vLLM"])
-    assert factor.findings == (
-        "compress: vLLM: scores are 0.8649 times as large, at every distance; it does not read attention_factor",
-    )
 
 
 def test_exaone_4_turns_the_layers_of_its_pattern_in_mlx_lm():

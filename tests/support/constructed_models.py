@@ -8,26 +8,16 @@ tokens, head_dim)``, positions ``(batch, tokens)`` or ``(batch, tokens, axes)``.
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
-from blind_models import along_axes, both, halves, in_bf16, llama3, neighbours, scored, usual, yarn
+from blind_models import MODELS as BLIND
+from blind_models import Constructed, along_axes, both, halves, in_bf16, llama3, neighbours, scored, usual, yarn
 
 BF16 = ml_dtypes.bfloat16
 CONTEXT = 4096
 ORIGINAL = "original_max_position_embeddings"
-
-
-class Constructed(NamedTuple):
-    """A model, how it is probed, what is meant, and what must be found: the kinds of faults, and words of the first."""
-
-    name: str
-    apply: Callable[..., Any]
-    options: dict[str, Any]
-    config: dict[str, Any]
-    kind: str = ""  # "" for a right one
-    says: str = ""
 
 
 def ladder(width: int, base: float = 10_000.0) -> np.ndarray:
@@ -86,7 +76,7 @@ def right(name: str, apply: Callable[..., Any], meant: dict[str, Any] | None = N
     return Constructed(name, apply, {"head_dim": W, **options}, config() if meant is None else meant)
 
 
-RIGHT = [  # beside those of blind_models.py
+RIGHT = [
     right("halves", model(PLAIN)),
     right("grouped heads", model(PLAIN), **HEADS),
     right("one head of keys", model(PLAIN), heads=8, kv_heads=1),
@@ -157,7 +147,7 @@ MEMORY = np.random.default_rng(0).standard_normal((2, CONTEXT, W // 2))
 LARGE, NAN = (stored(np.where(MEMORY > 0.0, value, 1e-30 * MEMORY)) for value in (1e33, math.nan))
 NEVER = "uninitialised"
 YARN_CONFIG = config(W, 1e4, YARN)
-WRONG = [  # beside those of blind_models.py, with other mistakes
+WRONG = [
     wrong("columns for neighbours, halves turned", "pairing", "columns", model(PLAIN, turn=by_columns_twice)),
     wrong("mscale squared", "attention factor", "twice", model(YARN_OMEGA, factor=MSCALE**2), YARN_CONFIG),
     wrong("factor on cos alone", "attention factor", "cos",
@@ -187,3 +177,5 @@ WRONG = [  # beside those of blind_models.py, with other mistakes
           gives="scores"),
     wrong("features squashed", "not linear", "twice the features", lambda q, k, p: (np.tanh(q), np.tanh(k))),
 ]  # fmt: skip
+RIGHT += [one for one in BLIND if not one.kind]
+WRONG += [one for one in BLIND if one.kind]
