@@ -7,17 +7,15 @@ tails are not truncated but taken from the closed form of the whole.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from rfrope.designs.sampling import check_design
-from rfrope.designs.sets import lattice
 from rfrope.kernels import Kernel
 
-TAIL_PANELS = 40  # intervals that halve towards an end
+_TAIL_PANELS = 40  # intervals that halve towards an end
 NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _MOST_NODES = 2**22  # nodes of an integral over the law
 _TOLERANCE = 1e-11  # between results with n and 2n intervals
@@ -28,7 +26,7 @@ def refusal(design: str, kernel: Kernel) -> ValueError:
     """Return an error that says which designs have exact covariances for which laws."""
     return ValueError(
         f"design is {design!r}, whose pairs of blocks have no exact covariance for {kernel!r}; expected 'iid', "
-        "'antithetic', 'stratified' or 'shifted' where each axis is a function of a uniform of its own, or "
+        "'antithetic', 'stratified' where each axis is a function of a uniform of its own, 'shifted' in one axis, or "
         "frequencies, which are dealt to the blocks at random; estimate_scores measures the others"
     )
 
@@ -44,28 +42,6 @@ class Line(NamedTuple):
         cube = np.full((p.size, self.kernel.n_columns), 0.5)
         cube[:, self.axis] = np.clip(0.5 + 0.5 * p.reshape(-1), 0.5, 1.0 - 2.0**-53)
         return np.abs(self.kernel.transport_points(cube)[:, self.axis]).reshape(p.shape)
-
-    def products(self, along: np.ndarray, step: float, panels: int, *, half: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return means of ``exp(i (a' - a))`` and ``exp(i (a' + a))``, a at a uniform p and a' at ``p + step`` mod 1.
-
-        Intervals halve towards the ends, where frequencies may be unbounded; what lies beyond the last is neglected.
-        """
-        ends = np.sort(np.array([0.0, 1.0 - step, 1.0]))
-        grades = 0.5 ** np.arange(1.0, TAIL_PANELS)
-        grades = np.concatenate([[0.0], grades[::-1], 1.0 - grades[1:], [1.0]])
-        finer = np.interp(np.arange(panels * (grades.size - 1) + 1) / panels, np.arange(float(grades.size)), grades)
-        places, weights = zip(*(place_nodes(a + (b - a) * finer) for a, b in itertools.pairwise(ends)), strict=True)
-        place, weight = np.concatenate(places), np.concatenate(weights)
-        size = [self.frequencies(p % 1.0, half=half) for p in (place, place + step)]
-        apart, together = (np.exp(1j * along[:, None] * (size[1] + sign * size[0])) @ weight for sign in (-1.0, 1.0))
-        return apart, together
-
-    def frequencies(self, p: np.ndarray, *, half: bool) -> np.ndarray:
-        """Return quantiles of the magnitude, or of the frequency itself."""
-        if half:
-            return self.magnitudes(p)
-        p = np.clip(p, 2.0**-53, 1.0 - 2.0**-53)
-        return np.sign(p - 0.5) * self.magnitudes(np.abs(2.0 * p - 1.0))
 
     def one_minus_phi(self, lags: np.ndarray) -> np.ndarray:
         """Return ``1 - Phi`` at the lags' component along the axis."""
@@ -116,7 +92,7 @@ class Line(NamedTuple):
         Intervals halve towards the end of the last cell. Beyond them, that cell gets the remainder of the overall mean
         and mean square, and turns so much faster than the others that it does not depend on them.
         """
-        ends = 1.0 - 0.5 ** np.arange(TAIL_PANELS + 1.0)
+        ends = 1.0 - 0.5 ** np.arange(_TAIL_PANELS + 1.0)
         phases = x * self.magnitudes((cells - 1.0 + ends) / cells)
         ends = ends[: max(2, int(np.sum(phases <= _TAIL_PHASES)))]
         counts = panels * np.ceil(1.0 + np.diff(phases[: len(ends)]) / NODES.size)
@@ -244,7 +220,7 @@ def pair_covariances(kernel: Kernel, design: str, n: int, lags: np.ndarray) -> P
     name = check_design(design, kernel)
     if name == "iid":
         return None
-    if name not in ("antithetic", "stratified", "shifted"):
+    if name not in ("antithetic", "stratified", "shifted") or (name == "shifted" and kernel.ndim > 1):
         raise refusal(name, kernel)
     if n < 2:
         return None
@@ -255,8 +231,6 @@ def pair_covariances(kernel: Kernel, design: str, n: int, lags: np.ndarray) -> P
         return Pairs(rows, *both)
     if name == "stratified":
         covariance = _stratified_covariance(kernel, n, lags)
-    elif kernel.ndim > 1:
-        covariance = _lattice_covariance(kernel, n, lags)
     else:  # all blocks lie at one random place of their strata: the mean kernel's variance is that over this place
         (line,) = find_lines(kernel, "shifted")
         fall, square = kernel.one_minus_cos_moments(lags, np)
@@ -278,26 +252,3 @@ def _stratified_covariance(kernel: Kernel, n: int, lags: np.ndarray) -> np.ndarr
         phi = (1.0 - fall) ** 2
         apart, square = apart * (phi + covariance) + square * covariance, square * phi
     return apart
-
-
-def _lattice_covariance(kernel: Kernel, n: int, lags: np.ndarray) -> np.ndarray:
-    """Mean covariance of two points of a lattice that is moved in every column.
-
-    A product of two cosines is half the real part of a sum, whose terms have a factor for each axis: the mean of
-    ``exp(i (a +- a'))`` over a uniform p, with phases a at p and a' at p + s modulo 1, s being the difference of the
-    two points in this column. Points of the first column lie on half of it.
-    """
-    lines, points = find_lines(kernel, "shifted"), lattice(kernel, n)
-    steps = (points[1:] - points[:1]) % 1.0  # that of two points depends on the difference of their numbers alone
-    counts = (n - np.arange(1.0, n)) / (0.5 * n * (n - 1.0))
-    alike, against = np.ones((2, len(lags), n - 1), dtype=np.complex128)
-    for axis, line in enumerate(lines):
-
-        def factors(at: np.ndarray, panels: int, axis: int = axis, line: Line = line) -> np.ndarray:
-            found = [line.products(at, step, panels, half=axis == 0) for step in steps[:, axis]]
-            return np.concatenate([np.stack(part, axis=1) for part in zip(*found, strict=True)], axis=1)
-
-        both = refine(factors, lags[:, axis], 4 * TAIL_PANELS * (n - 1), minimum=1.0)
-        alike, against = alike * both[:, : n - 1], against * both[:, n - 1 :]
-    fall, _ = kernel.one_minus_cos_moments(lags, np)
-    return np.real(0.5 * (alike + against)) @ counts - (1.0 - fall) ** 2

@@ -54,7 +54,7 @@ ROWS = [
       for design, text in (("balanced", "gaussian"), ("optimised", "gaussian"), ("quantile", "gaussian"),
                            ("stratified", "rational_quadratic"), ("auto", "power_exponential(exponent=1.5)"),
                            ("sobol", "gaussian"), ("halton", "gaussian"), ("orthogonal", "gaussian(ndim=2)"),
-                           ("shifted", "cauchy(ndim=2)"), ("stratified", "cauchy(ndim=2)"),
+                           ("shifted", "gaussian(ndim=2)"), ("stratified", "cauchy(ndim=2)"),
                            ("stratified", "gaussian * cauchy"))),
     *((pairs(design, text, lag, 64), ValueError, f"lags reach {lag}") for design in ("stratified", "shifted")
       for text, lag in (("gaussian", 1e12), ("matern(nu=0.1, scale=16)", 5e4))),
