@@ -189,7 +189,7 @@ def fit_kernel(
     periods, of the given list. Equal calls give equal results. Where the error has several minima of almost equal
     depth, as for few frequencies over a long context, another one may be slightly deeper.
 
-    Default families are all of the registry with such parameters, plug-ins included, except ``ball``, which in one axis
+    Default families are all of the registry with such parameters, except ``ball``, which in one axis
     is ``sinc``, and ``spectral_mixture``, mixtures and products, which with enough parts represent anything.
     ``gaussian`` and ``exponential`` are also members of ``power_exponential`` and ``matern``.
 

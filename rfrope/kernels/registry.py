@@ -6,8 +6,6 @@ import ast
 import functools
 import inspect
 import math
-import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
@@ -17,7 +15,6 @@ from rfrope.kernels.algebra import axes, mixture
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.parameters import SearchRange
 
-ENTRY_POINT_GROUP = "rfrope.kernels"
 RESERVED = ("axes", "mixture")  # names of the algebra
 _Class = TypeVar("_Class", bound=type)
 
@@ -83,8 +80,6 @@ class Record:
 
 
 _RECORDS: list[Record] = []  # this package's in the order of its modules, then others
-_loading = threading.RLock()  # a plug-in may call `records` while loading; other threads wait
-_plugins_are_read = False
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -104,7 +99,7 @@ def family(
 
 
 def records() -> tuple[Record, ...]:
-    """Return all records, including those of installed plug-ins (entry-point group ``rfrope.kernels``).
+    """Return all records, including those of `kernels.register`.
 
     Returns
     -------
@@ -119,8 +114,6 @@ def records() -> tuple[Record, ...]:
     >>> records()[0].formula
     'exp(-r^2/(2 s^2))'
     """
-    for message in _read_plugins():
-        warnings.warn(message, stacklevel=3)
     return tuple(_RECORDS)
 
 
@@ -153,7 +146,7 @@ def register(
     example: str | None = None,
     aliases: tuple[str, ...] = (),
 ) -> Record:
-    """Register a kernel family for this process; an entry point that names a `Record` does so permanently.
+    """Register a kernel family for this process.
 
     Parameters
     ----------
@@ -195,7 +188,20 @@ def register(
     """
     aliases = listed("aliases", aliases, "a tuple of names")
     example = str(name) if example is None else example
-    return _add(Record(name, factory, formula, law, dimensions, example, aliases))
+    record = Record(name, factory, formula, law, dimensions, example, aliases)
+    taken = {n for r in _RECORDS for n in (r.name, *r.aliases)} | set(RESERVED)
+    for one in (name, *aliases):
+        if not isinstance(one, str) or not one.isidentifier():
+            raise ValueError(f"name is {show(one)}; expected a Python identifier")
+        if one in taken:
+            raise ValueError(f"name {show(one)} is taken; expected another one")
+    if not callable(factory):
+        raise TypeError(f"factory is {show(factory)}; expected a callable that returns a Kernel")
+    bare = [p for p, default in record.parameters.items() if default is inspect.Parameter.empty]
+    if bare:
+        raise TypeError(f"factory of {name!r} has parameter {bare[0]!r} without a default; expected one")
+    _RECORDS.append(record)
+    return record
 
 
 def kernel(name: str, **parameters: Any) -> Kernel:
@@ -249,48 +255,6 @@ def find(name: str) -> Record:
     if meant is None:
         raise ValueError(f"unknown kernel {show(name)}{list_choices(name, names())}")
     return known[meant]
-
-
-def _add(record: Record) -> Record:
-    taken = {n for r in _RECORDS for n in (r.name, *r.aliases)} | set(RESERVED)
-    for name in (record.name, *record.aliases):
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"name is {show(name)}; expected a Python identifier")
-        if name in taken:
-            raise ValueError(f"name {show(name)} is taken; expected another one")
-    if not callable(record.factory):
-        raise TypeError(f"factory is {show(record.factory)}; expected a callable that returns a Kernel")
-    bare = [p for p, default in record.parameters.items() if default is inspect.Parameter.empty]
-    if bare:
-        raise TypeError(f"factory of {record.name!r} has parameter {bare[0]!r} without a default; expected one")
-    _RECORDS.append(record)
-    return record
-
-
-def _read_plugins() -> list[str]:
-    """Add the records of installed plug-ins once in a process, and return why others were left out."""
-    global _plugins_are_read  # the state of a lazy look-up; it selects no behaviour
-    left_out: list[str] = []
-    with _loading:
-        if _plugins_are_read:
-            return left_out
-        from importlib.metadata import entry_points
-
-        _plugins_are_read = True
-        try:
-            for point in entry_points(group=ENTRY_POINT_GROUP):
-                try:
-                    record = point.load()
-                    if not isinstance(record, Record):
-                        raise TypeError(f"it is a {type(record).__name__}; expected a rfrope.kernels.Record")
-                    if record not in _RECORDS:
-                        _add(record)
-                except (Exception, SystemExit) as error:  # a broken plug-in must not break the library
-                    left_out.append(f"kernel plug-in {point.name!r} ({point.value}) was left out: {error}")
-        except BaseException:  # interrupted: the next call continues
-            _plugins_are_read = False
-            raise
-    return left_out
 
 
 _LONGEST = 2**16  # characters of a specification

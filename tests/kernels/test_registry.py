@@ -1,25 +1,18 @@
-"""The registry: names, parsing without evaluation, registration and plug-ins."""
+"""The registry: names, parsing without evaluation, and registration."""
 
 import builtins
-import concurrent.futures
-import importlib.metadata
 import json
 import os
-import threading
-import types
-import unittest.mock
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import problems
 import pytest
-from campaign import HANGS
 from conftest import TESTS, rows
 
 import rfrope
 from rfrope import kernels
-from rfrope.kernels import Record, axes, families, mixture, parse, registry
+from rfrope.kernels import axes, mixture, parse, registry
 from rfrope.kernels.base import Kernel
 
 TEXTS = {"formula": "1", "law": "0"}
@@ -170,97 +163,3 @@ def test_a_registered_kernel_is_found_everywhere():
     kernels.register("wrong", lambda ndim=1: "no kernel", **TEXTS)
     with pytest.raises(TypeError, match=r"^the factory of kernel 'wrong' returned 'no kernel'; expected a rfrope"):
         rfrope.kernel("wrong")
-
-
-DIRAC = Record("dirac", Dirac, "1", "0", "any k", "dirac")
-
-# -- plug-ins ----------------------------------------------------------------------------------------------------------
-
-
-def point(name, load):
-    """Stands for an entry point."""
-    return types.SimpleNamespace(name=name, value=f"plugin:{name}", load=load)
-
-
-@pytest.fixture
-def install(monkeypatch, shelf):
-    """Pretend that packages with these entry points are installed; the registry has not looked yet."""
-    monkeypatch.setattr(registry, "_plugins_are_read", False)
-
-    def pretend(*points):
-        asked = []
-        entry_points = lambda *, group: asked.append(group) or points  # noqa: E731
-        monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-        return asked
-
-    return pretend
-
-
-def test_an_entry_point_adds_its_record_once(install):
-    asked = install(point("dirac", lambda: DIRAC))
-    assert "dirac" in kernels.names()
-    assert parse("dirac(height=2)") == Dirac(2)
-    assert kernels.names().count("dirac") == 1
-    assert asked == ["rfrope.kernels"]
-
-
-@pytest.mark.parametrize(
-    ("load", "reason"),
-    [
-        (unittest.mock.Mock(side_effect=ImportError("no module named plugin")), "no module named plugin"),
-        (lambda: Dirac, "expected a rfrope.kernels.Record"),
-        (lambda: Record("gaussian", Dirac, "", "", "", ""), "name 'gaussian' is taken"),
-        (lambda: Record("dirac", lambda height: Dirac(), "", "", "", ""), "without a default"),
-    ],
-    ids=["import error", "no record", "name taken", "no defaults"],
-)
-def test_a_broken_plug_in_warns_and_takes_nothing_with_it(install, load, reason):
-    install(point("bad", load), point("good", lambda: DIRAC))
-    with pytest.warns(UserWarning, match=rf"kernel plug-in 'bad' \(plugin:bad\) was left out: .*{reason}"):
-        found = kernels.names()
-    assert found[-1] == "dirac"
-    assert len(found) == len(set(found))
-    assert rfrope.kernel("gaussian") == families.Gaussian()
-    with warnings.catch_warnings():  # it warns once
-        warnings.simplefilter("error")
-        assert kernels.names() == found
-
-
-def test_a_kernel_registered_before_the_plug_ins_are_seen_keeps_its_name(install):
-    install(point("late", lambda: Record("dirac", families.Gaussian, "", "", "", "")))
-    kernels.register("dirac", Dirac, **TEXTS)
-    with pytest.warns(UserWarning, match="name 'dirac' is taken"):
-        assert rfrope.kernel("dirac") == Dirac()
-
-
-def test_a_second_thread_waits_for_the_plug_ins(install):
-    """It has the record, however long another plug-in takes to load."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slow():
-        begun.set()
-        assert go_on.wait(HANGS)
-        return DIRAC
-
-    install(point("dirac", slow))
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        first = pool.submit(kernels.names)
-        assert begun.wait(HANGS)
-        second = pool.submit(kernels.names)
-        assert not concurrent.futures.wait([second], timeout=0.05).done
-        go_on.set()
-        assert "dirac" in first.result(HANGS)
-        assert "dirac" in second.result(HANGS)
-
-
-def test_an_interrupt_while_plug_ins_are_read(install):
-    load = unittest.mock.Mock(side_effect=[KeyboardInterrupt(), DIRAC])
-    install(point("dirac", load))
-    with pytest.raises(KeyboardInterrupt):
-        kernels.names()
-    assert "dirac" in kernels.names()
-
-
-def test_a_plug_in_may_ask_for_records(install):
-    install(point("dirac", lambda: kernels.kernel("gaussian").scale == 1.0 and DIRAC))
-    assert "dirac" in kernels.names()
