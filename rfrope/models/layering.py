@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rfrope._core.arguments import printable, show
+from rfrope._core.arguments import printable
 from rfrope._core.results import Result, plain
 from rfrope.models.configs import PartLayers, perceives, read_parts
 from rfrope.models.layer_patterns import NO_ATTENTION
@@ -121,11 +121,8 @@ class Layers(Result):
     @property
     def ropes_by_layer(self) -> tuple[str | None, ...] | None:
         """The key in `ropes` of each layer, None for layers without RoPE; None if layers have no numbers."""
-        kinds = self.text_kinds
-        if any(one.layers is None for one in kinds):
-            return None
-        found = {i: None if one.rope is None else one.rope_name for one in kinds for i in one.layers or ()}
-        return tuple(found[i] for i in sorted(found))
+        kinds = self.kinds_by_layer()
+        return None if kinds is None else tuple([None if one.rope is None else one.rope_name for one in kinds])
 
     @property
     def text_kinds(self) -> tuple[LayerKind, ...]:
@@ -134,28 +131,11 @@ class Layers(Result):
         part = next((one for one in parts if not perceives(one)), parts[0])
         return tuple(one for one in self.kinds if one.part == part)
 
-    def kinds_by_layer(self, part: str | None = None) -> tuple[LayerKind, ...]:
-        """Return the kind of each layer of a part, in order.
-
-        Parameters
-        ----------
-        part : str, optional
-            A part of the config. Default: the only one whose layers are numbered.
-
-        Raises
-        ------
-        ValueError
-            If there is no such part, `part` is needed and missing, or the config does not number its layers.
-        """
-        numbered = list(dict.fromkeys(one.part for one in self.kinds if one.layers is not None))
-        if part is None and len(numbered) != 1:
-            listed = ", ".join(map(show, numbered)) or "none"
-            raise ValueError(f"part is None, and the parts with numbered layers are {listed}; expected one of them")
-        name = numbered[0] if part is None else part
-        if name not in numbered:
-            raise ValueError(f"part is {show(name)}; expected one of {', '.join(map(show, numbered)) or 'none'}")
-        found = {i: one for one in self.kinds if one.part == name for i in one.layers or ()}
-        return tuple(found[i] for i in sorted(found))
+    def kinds_by_layer(self) -> tuple[LayerKind, ...] | None:
+        """Return the kind of each layer of the same part, in order; None if layers have no numbers."""
+        kinds = self.text_kinds
+        found = {i: one for one in kinds for i in one.layers or ()}
+        return None if any(one.layers is None for one in kinds) else tuple([found[i] for i in sorted(found)])
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.kinds))

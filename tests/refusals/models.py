@@ -25,7 +25,5 @@ ROWS = [
     # audit
     # compare, diff and relocation
     # layers
-    (lambda: UNNUMBERED.kinds_by_layer(), ValueError, "part is None, and the parts with numbered layers are none"),
-    (lambda: models.list_layers(GEMMA).kinds_by_layer("vision"), ValueError, "part is 'vision'; expected one of ''"),
     (lambda: count_layers({"n_layer": -1}), ValueError, "n_layer is -1; expected a whole number from 0"),
 ]  # fmt: skip
