@@ -67,6 +67,11 @@ def free(monkeypatch):
     monkeypatch.setattr(halving, "PENALTY", 0.0)
 
 
+def last_steps(found):
+    """The last step of each start that was looked at."""
+    return {line["start"]: line["step"] for line in found.history}
+
+
 def tuned(made=None, steps=40, **options):
     return tune_modules(*(made or problem()), steps=steps, **{"rate": 0.05} | options)
 
@@ -88,8 +93,7 @@ def test_it_finds_planted_frequencies_and_a_planted_temperature():
 def test_the_better_start_wins_and_the_other_is_dropped():
     found = tuned(starts=STARTS, steps=40, race=0.25, check_every=5)
     assert found.start == "near"
-    steps = {name: max(line["step"] for line in found.history if line["start"] == name) for name in STARTS}
-    assert steps == {"near": 40, "far": 10}
+    assert last_steps(found) == {"near": 40, "far": 10}
     assert [*found.losses] == ["as it is", "near", "far", "learned"]
     assert found.mean("as it is", "beyond") == found.mean("near", "beyond"), "they are the same Rope"
     assert found.history[0]["step"] == 0
@@ -148,7 +152,7 @@ def test_what_was_ended_goes_on_with_the_same_bits(calls, tmp_path):
         "steps": 12,
         "check_every": 3,
         "per": "layer",
-        "checkpoint": tmp_path / "kept.safetensors",
+        "checkpoint": tmp_path / "a.safetensors",
     }
     model, loss, *rest = problem()
     called = 0
@@ -172,27 +176,27 @@ def test_what_was_ended_goes_on_with_the_same_bits(calls, tmp_path):
     assert first == calls
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    options = {"steps": 2, "checkpoint": tmp_path / "kept.safetensors"}
-    tuned(**options)
-    model, *rest = problem()
+def test_a_checkpoint_of_another_call_is_refused(tmp_path):
+    model, loss, _, *parts = problem()
+    other, *rest = problem()
     with torch.no_grad():
-        model.projections[1].weight[-1] += 1e-3
-    with pytest.raises(ValueError, match=r"another call \(model differ\)"):
-        tuned((model, *rest), **options)
-    with pytest.raises(ValueError, match=r"another call \(rate differ\)"):
-        tuned(**options, rate=0.02)
-    with pytest.raises(ValueError, match=r"another call \(learnable differ\)"):
-        tuned(**options, learnable="factors")
-    model, loss, _, *rest = problem()
-    options["checkpoint"] = tmp_path / "called.safetensors"
-    tuned((model, loss, batch, *rest), **options)
-    with pytest.raises(ValueError, match=r"another call \(batches differ\)"):
-        tuned((model, loss, lambda step: batch(step if step == 0 else 7), *rest), **options)
-    options["checkpoint"] = tmp_path / "listed.safetensors"
-    tuned((model, loss, [batch(i) for i in range(3)], *rest), **options)
-    with pytest.raises(ValueError, match=r"another call \(batches differ\)"):
-        tuned((model, loss, [batch(i) for i in (0, 1, 3)], *rest), **options)
+        other.projections[1].weight[-1] += 1e-3
+
+    def refused(words, made=None, first=None, **options):
+        asked = {"steps": 2, "checkpoint": tmp_path / f"{words}.safetensors"}
+        tuned(first, **asked)
+        with pytest.raises(ValueError, match=rf"another call \({words} differ\)"):
+            tuned(made or first, **asked | options)
+        asked["checkpoint"].unlink()
+
+    refused("model", (other, *rest))
+    refused("rate", rate=0.02)
+    refused("learnable", learnable="factors")
+    for one, two in (
+        (batch, lambda step: batch(step if step == 0 else 7)),
+        ([batch(i) for i in range(3)], [batch(i) for i in (0, 1, 3)]),
+    ):
+        refused("batches", (model, loss, two, *parts), (model, loss, one, *parts))
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"PK" * 99, "another"])
@@ -227,8 +231,7 @@ def test_a_start_that_breaks_leaves_the_others_to_learn():
 
     with torch.no_grad():  # around the call, as in a notebook
         found = tuned((model, breaks, *rest), starts=starts, steps=20, check_every=5)
-    steps = {name: max(line["step"] for line in found.history if line["start"] == name) for name in starts}
-    assert steps == {"near": 0, "other": 20}
+    assert last_steps(found) == {"near": 0, "other": 20}
     assert found.start == "other"
     assert found.mean("learned", "beyond")[0] < found.mean("near", "beyond")[0]
 
@@ -251,10 +254,7 @@ def test_a_dropped_start_stays_dropped(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         tuned((model, ends, *rest), **options)
     found = tuned((model, ends, *rest), **options)
-    assert {name: max(line["step"] for line in found.history if line["start"] == name) for name in starts} == {
-        "best": 6,
-        "far": 3,
-    }
+    assert last_steps(found) == {"best": 6, "far": 3}
     assert found.history == tuned(**options | {"checkpoint": None}).history
 
 
@@ -373,10 +373,7 @@ def test_the_history_has_the_mean_of_the_steps_since_the_last_look_and_of_each_p
     validation = {"within": numbers([1.0, 2.0, 6.0]), "beyond": numbers([5.0], [7.0, 9.0, 9.0])}
     found = descended(learning=(0.0, 1.0, 2.0), validation=validation, steps=7, check_every=4, rate=1e-9)
     assert [line["step"] for line in found.history] == [0, 4, 7], "the last step is looked at, too"
-    assert [line["learning"] for line in found.history] == [
-        None,
-        *(pytest.approx(one, abs=1e-6) for one in (0.75, 1.0)),
-    ]
+    assert [line["learning"] for line in found.history[1:]] == pytest.approx([0.75, 1.0], abs=1e-6)
     for line in found.history:
         assert line["validation"] == pytest.approx({"within": 3.0, "beyond": 7.5}, abs=1e-6), "of its documents"
     np.testing.assert_allclose(found.losses["learned"]["beyond"], [5.0, 7.0, 9.0, 9.0], atol=1e-6)
@@ -412,8 +409,7 @@ def test_a_leader_that_broke_does_not_go_on_and_is_kept():
         return loss(x) * (math.nan if is_near and torch.is_grad_enabled() else 1.0) + (0.0 if is_near else 9.0)
 
     found = descended((model, breaks), starts=STARTS, steps=8, check_every=1)
-    steps = {name: max(line["step"] for line in found.history if line["start"] == name) for name in STARTS}
-    assert (found.start, steps) == ("near", {"near": 0, "far": 8})
+    assert (found.start, last_steps(found)) == ("near", {"near": 0, "far": 8})
 
 
 def test_patience_is_of_looks_since_the_best(monkeypatch):

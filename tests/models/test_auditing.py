@@ -476,15 +476,6 @@ def test_a_model_of_another_config(model):
     assert kinds(models.audit(built, MODELS["stablelm"])) == {"width"}
 
 
-def test_modules_of_other_libraries():
-    library("torch")
-    peers = pytest.importorskip("rotary_embedding_torch", reason="rotary-embedding-torch is not installed")
-    rope = rfrope.Rope(rfrope.geometric(16), pairing="interleaved", context=CONTEXT)
-    assert models.audit(peers.RotaryEmbedding(dim=32), rope).passed
-    wrong = models.audit(peers.RotaryEmbedding(dim=32, theta=500_000), rope)
-    assert "those of plain RoPE with base 500000" in the_fault(wrong, "frequencies").text
-
-
 def test_pictures_are_not_held_against_the_text(model):
     library("torch")
     config = importlib.import_module("transformers").Qwen2VLConfig(
@@ -522,17 +513,6 @@ def test_modules_with_tables():
 
 
 # -- results and errors ------------------------------------------------------------------------------------------------
-
-
-def test_results_as_text_and_data():
-    rope = rope_of()
-    right = models.audit(np.asarray(rope.frequencies, dtype=np.float32), rope)
-    assert str(right).startswith("PASSED")
-    assert right.to_dict()["passed"] is True
-    wrong = models.audit(np.asarray(rope.frequencies)[::-1], rope)
-    assert str(wrong).startswith("FAILED")
-    (held,) = wrong.to_dict()["findings"]
-    assert (held["kind"], held["where"], held["position"]) == ("frequencies", "frequencies", 1)
 
 
 @campaign
