@@ -46,13 +46,8 @@ def rng():
 
 def test_a_rope_keeps_the_plan_whose_memory_it_reads_again(rng, monkeypatch):
     """Plans are forgotten when 512 others were met, and loops read them by their addresses."""
-    made, plan_of, rope, x, at = (
-        [],
-        dense.plan_of,
-        rfrope.Rope(rfrope.geometric(4)),
-        rng.normal(size=(2, 20, 8)),
-        np.arange(20),
-    )
+    made, plan_of, rope = [], dense.plan_of, rfrope.Rope(rfrope.geometric(4))
+    x, at = rng.normal(size=(2, 20, 8)), np.arange(20)
 
     def noted(*arguments):
         plan = plan_of(*arguments)
@@ -165,12 +160,8 @@ def test_cos_and_sin_against_mpmath(dtype, axes, shifted, ran, rng):
             products = (mpmath.mpf(int(p[row, a])) * mpmath.mpf(float(w[i, a])) for a in range(axes))
             return mpmath.fsum(products) + (mpmath.mpf(float(shift[i])) if shifted else 0)
 
-        exact = np.asarray(
-            [
-                [float(f(phase(row, i))) for f in (mpmath.cos, mpmath.sin) for i in range(blocks)]
-                for row in range(len(p))
-            ]
-        )
+        phases = [[phase(row, i) for i in range(blocks)] for row in range(len(p))]
+        exact = np.asarray([[float(f(u)) for f in (mpmath.cos, mpmath.sin) for u in row] for row in phases])
     assert ran == ["at once", "cos_sin"]
     assert np.max(np.abs(np.concatenate(table, axis=-1) - exact)) <= 1e-15
     assert np.max(np.abs(got - exact)) <= (1e-15 if dtype == "float64" else 0.51 * 2.0**-23)
@@ -323,11 +314,8 @@ def test_large_per_head_strided_and_transposed_work_is_cut_without_seams(rng):
 
 @pytest.fixture
 def call(rng):
-    return {
-        "x": rng.standard_normal((3, 8)),
-        "positions": np.asarray([0.0, 5.0, -9.0]),
-        "frequencies": rfrope.geometric(4),
-    }
+    positions = np.asarray([0.0, 5.0, -9.0])
+    return {"x": rng.standard_normal((3, 8)), "positions": positions, "frequencies": rfrope.geometric(4)}
 
 
 @pytest.mark.parametrize("tensors", [False, True])
@@ -342,10 +330,8 @@ def test_any_call_at_once_is_the_generic_call(tensors):
     @settings(max_examples=100, **SLOW)
     @given(calls(torch=tensors))
     def check_call(call):
-        options, angles = (
-            {name: laid_densely(v) for name, v in call.options.items()},
-            tuple(map(laid_densely, call.angles)),
-        )
+        options = {name: laid_densely(v) for name, v in call.options.items()}
+        angles = tuple(map(laid_densely, call.angles))
         dtype = "float32" if call.dtype == "bfloat16" and not tensors else call.dtype
         call = call._replace(options=options, dtype=dtype, layout="dense", out_layout="dense", angles=angles)
         names, size = run(call, watched, repeat=2)
@@ -481,13 +467,9 @@ def test_numbers_that_torch_has_not_are_not_left_out(torch):
 
 @pytest.mark.parametrize("argument", ["x", "positions", "frequencies", "shift", "scale"])
 def test_torch_that_asks_for_gradients_goes_through_operators_to_the_loops(torch, argument, ran):
-    arguments = {
-        "x": torch.ones(3, 8, dtype=torch.float64),
-        "positions": torch.arange(3, dtype=torch.float64),
-        "frequencies": torch.ones(4, dtype=torch.float64),
-        "shift": torch.ones(4, dtype=torch.float64),
-        "scale": torch.full((4,), 2.0, dtype=torch.float64),
-    }
+    arguments = {"x": torch.ones(3, 8), "positions": torch.arange(3), "frequencies": torch.ones(4)}
+    arguments |= {"shift": torch.ones(4), "scale": torch.full((4,), 2.0)}
+    arguments = {name: value.double() for name, value in arguments.items()}
     arguments[argument].requires_grad_()
     turned = rfrope.rotate(**arguments)
     assert ran == ["rotated", "recorded rotated"]

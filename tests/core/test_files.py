@@ -60,16 +60,12 @@ def estimate(path):
     return found
 
 
-COMMANDS = [
-    *(
-        (".json", "inspect PATH"),
-        (".npz", "inspect PATH"),
-        (".json", "compare PATH"),
-        (".json", "plan PATH --context 64"),
-    ),
-    *((".npz", "export PATH --to vllm"), (".npz", "validate gaussian --qk PATH")),
-    *((suffix, "audit PATH PATH") for suffix in (".npy", ".npz")),
-]
+WORDS = {
+    ".json": ("inspect PATH", "compare PATH", "plan PATH --context 64"),
+    ".npz": ("inspect PATH", "export PATH --to vllm", "validate gaussian --qk PATH", "audit PATH PATH"),
+    ".npy": ("audit PATH PATH",),
+}
+COMMANDS = [(suffix, words) for suffix, several in WORDS.items() for words in several]
 READERS = {
     "load .npz": (".npz", rfrope.load),
     "load .safetensors": (".safetensors", rfrope.load),
