@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # terminals without Greek letters must not fail
     command, options = "rfrope", argparse.Namespace()
     try:
-        parser = _parser()
+        parser = make_parser()
         options = parser.parse_args(arguments)
         if options.command is None:
             parser.print_help()
@@ -90,19 +90,6 @@ def _name_option(text: str, options: argparse.Namespace) -> str:
     return renamed if hasattr(options, name) else text
 
 
-class _Completion(argparse.Action):
-    """Print a shell's completion script and stop."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *arguments: object, **options: object) -> None:
-        """Print the script of a shell."""
-        try:
-            import shtab
-        except ModuleNotFoundError:
-            parser.error("--print-completion needs shtab: pip install shtab")
-        print_text(shtab.complete(parser, str(arguments[1])))
-        parser.exit(0)
-
-
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors show words of the command line with escapes."""
 
@@ -111,7 +98,8 @@ class _Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands, from which shtab makes completion scripts."""
     parser = _Parser(
         prog="rfrope",
         description="Kernel engineering for rotary position embeddings. Exit codes: 0 for success, 1 for what is "
@@ -120,12 +108,6 @@ def _parser() -> argparse.ArgumentParser:
         "rfrope check config.json; rfrope validate",
     )
     parser.add_argument("--version", action="version", version=f"rfrope {rfrope.__version__}")
-    parser.add_argument(
-        "--print-completion",
-        action=_Completion,
-        choices=("bash", "zsh", "tcsh"),
-        help="print a script that completes commands and options in a shell, and stop",
-    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for add in _COMMANDS:
         add(commands)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -339,9 +338,6 @@ def _pad(sets: dict[str, Any], xp: ModuleType, device: Any) -> list[Array]:
     return padded
 
 
-_MOST_LINES = 1024  # in three axes: all pairs are looked at, some hundred times
-
-
 @array.select_device
 def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
     """Return a Rope with every magnitude along the same number of evenly spread directions.
@@ -351,7 +347,7 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
     magnitudes : array_like, (M,), radians per unit of position
         Usually a ladder (`geometric`), or radii of a kernel.
     n_directions : int
-        Directions of each magnitude, at least 1; opposite ones have the same cosine.
+        Directions of each magnitude, at least 1, in three axes 3 or 6; opposite ones have the same cosine.
     ndim : {2, 3}
         k, the number of position axes.
 
@@ -364,8 +360,8 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
     Raises
     ------
     ValueError
-        If magnitudes are not (M,) or not finite, there is no direction, or more than 1024 in three axes, or `ndim` is
-        neither 2 nor 3.
+        If magnitudes are not (M,) or not finite, there is no direction, or another number than 3 or 6 in three axes, or
+        `ndim` is neither 2 nor 3.
     TypeError
         If a count is not whole, or magnitudes are neither integers nor real floats.
 
@@ -380,10 +376,9 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
     ``J_0(z) + 2 sum_l (+-1) J_(2nl)(z) cos(2nl phi)``, with z the magnitude times the length of the lag, so direction
     matters from order 2n on.
 
-    In three axes, they minimise the even part of Poisson's kernel over pairs, by descent from a spiral, in the same
-    orientation for every magnitude. Three are the axes of the octahedron and six those of the icosahedron, in closed
-    form: spherical designs with as few lines as the bound of Delsarte, Goethals and Seidel (1977) allows. Gradients
-    reach the magnitudes.
+    In three axes, three directions are the axes of the octahedron and six those of the icosahedron, in the same
+    orientation for every magnitude: spherical designs with as few lines as the bound of Delsarte, Goethals and Seidel
+    (1977) allows. `golden_gate` spreads any other number. Gradients reach the magnitudes.
 
     Examples
     --------
@@ -400,8 +395,8 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
     ndim, n = whole("ndim", ndim, 2), whole("n_directions", n_directions, 1)
     if ndim > 3:
         raise ValueError(f"ndim is {ndim}; expected 2 or 3")
-    if ndim == 3 and n > _MOST_LINES:
-        raise ValueError(f"n_directions is {n}; expected at most {_MOST_LINES} in three axes")
+    if ndim == 3 and n not in (3, 6):
+        raise ValueError(f"n_directions is {n}; expected 3 or 6 in three axes (golden_gate spreads any number)")
     xp, device = array.shared(magnitudes=magnitudes)
     sizes = read_numbers("magnitudes", magnitudes, xp)
     if sizes.ndim != 1:
@@ -413,41 +408,9 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
         units = np.stack([np.cos(math.pi * turns), np.sin(math.pi * turns)], axis=-1)
         units[np.abs(units) < 1e-16] = 0.0
     else:
-        units = np.broadcast_to(even_lines(n), (rings, n, 3)).copy()
+        golden = 0.5 * (1.0 + math.sqrt(5.0))
+        one = np.array([[0.0, 1.0, golden], [0.0, 1.0, -golden]]) / math.sqrt(golden + 2.0)
+        lines = np.eye(3) if n == 3 else np.concatenate([np.roll(one, shift, axis=1) for shift in range(3)])
+        units = np.broadcast_to(lines, (rings, n, 3)).copy()
     found = sizes[:, None, None] * array.from_host(units, xp, device=device, dtype=sizes.dtype)
     return Rope(xp.reshape(found, (rings * n, ndim)), source=Provenance(extra={"maker": "isotropic"}))
-
-
-@lru_cache(maxsize=64)
-def even_lines(n: int) -> np.ndarray:
-    """Return unit vectors ``(n, 3)`` of n lines that repel each other by the even part of a Poisson kernel."""
-    from scipy.optimize import minimize
-
-    golden = 0.5 * (1.0 + math.sqrt(5.0))
-    if n == 3:
-        return np.eye(3)
-    if n == 6:
-        one = np.array([[0.0, 1.0, golden], [0.0, 1.0, -golden]]) / math.sqrt(golden + 2.0)
-        return np.concatenate([np.roll(one, shift, axis=1) for shift in range(3)])
-    height = 1.0 - (np.arange(n) + 0.5) / n  # of Fibonacci's spiral on half of the sphere
-    angle = 2.0 * math.pi * np.arange(n) / golden
-    start = np.stack([np.sqrt(1.0 - height**2) * f(angle) for f in (np.cos, np.sin)] + [height], axis=-1)
-    reach = 0.3  # so low degrees count far more than high ones, and vanish where they can
-
-    def energy(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        points = flat.reshape(n, 3)
-        lengths = np.linalg.norm(points, axis=1, keepdims=True)
-        units = points / lengths
-        product = units @ units.T
-        value, slope = -1.0, np.zeros((n, n))  # the mean over all pairs is 1 for a uniform law
-        for sign in (1.0, -1.0):
-            base = 1.0 - 2.0 * reach * sign * product + reach * reach
-            factor = 0.5 * (1.0 - reach * reach) / (n * n)
-            value += factor * float(np.sum(base**-1.5))
-            slope += 3.0 * factor * reach * sign * base**-2.5
-        pull = 2.0 * slope @ units
-        return value, ((pull - np.sum(pull * units, axis=1, keepdims=True) * units) / lengths).reshape(-1)
-
-    options = {"maxiter": 4000, "gtol": 1e-13, "ftol": 1e-13, "maxcor": 40}
-    best = minimize(energy, start.reshape(-1), jac=True, method="L-BFGS-B", options=options).x.reshape(n, 3)
-    return best / np.linalg.norm(best, axis=1, keepdims=True)

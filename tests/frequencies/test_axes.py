@@ -205,7 +205,6 @@ def test_rings_of_two_axes_have_equal_angles_and_each_is_a_little_further():
     np.testing.assert_allclose(np.linalg.norm(found, axis=-1), [[2.0] * 4, [1.0] * 4, [0.5] * 4], rtol=1e-15)
     angles = np.arctan2(found[..., 1], found[..., 0])
     np.testing.assert_allclose(angles, math.pi * (np.arange(4) + np.arange(3)[:, None] / 3.0) / 4.0, atol=1e-15)
-    assert isotropic([1.0], 1025).frequencies.shape == (1025, 2)
 
 
 @pytest.mark.parametrize("n", [1, 5, 16])
@@ -218,13 +217,12 @@ def test_the_mean_kernel_of_a_ring_is_the_expansion_of_jacobi_and_anger(n):
     np.testing.assert_allclose(rfrope.analysis.mean_kernel(lags, isotropic([2.0], n)), expected, atol=1e-13)
 
 
-@pytest.mark.parametrize(("n", "degree", "beyond"), [(3, 2, 4), (6, 4, 6), (16, 4, 10), (32, 6, 12)])
+@pytest.mark.parametrize(("n", "degree", "beyond"), [(3, 2, 4), (6, 4, 6)])
 def test_lines_of_three_axes_are_spherical_designs_up_to_a_degree(n, degree, beyond):
     units = isotropic([1.0], n, ndim=3).frequencies
     np.testing.assert_allclose(np.linalg.norm(units, axis=1), 1.0, rtol=1e-14)
-    exact = 1e-12 if n <= 6 else 1e-3  # of squares of sums; others are minima of all degrees together
     for one in range(2, degree + 1, 2):
-        assert harmonic_sums(units, one) / n < exact
+        assert harmonic_sums(units, one) / n < 1e-12
     assert harmonic_sums(units, beyond) / n > 1e-2
 
 
@@ -236,5 +234,5 @@ def test_gradients_reach_magnitudes(torch):
 
 
 def test_every_library_gets_its_own_arrays(xp):
-    found = isotropic(xp([1.0, 0.5]), 4, ndim=3).frequencies
-    np.testing.assert_allclose(xp.host(found), isotropic([1.0, 0.5], 4, ndim=3).frequencies, rtol=1e-6)
+    found = isotropic(xp([1.0, 0.5]), 6, ndim=3).frequencies
+    np.testing.assert_allclose(xp.host(found), isotropic([1.0, 0.5], 6, ndim=3).frequencies, rtol=1e-6)

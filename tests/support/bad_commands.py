@@ -52,7 +52,7 @@ def commands(folder: pathlib.Path) -> dict[str, list[str]]:
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each command."""
-    (found,) = (one for one in cli._parser()._actions if isinstance(one, argparse._SubParsersAction))
+    (found,) = (one for one in cli.make_parser()._actions if isinstance(one, argparse._SubParsersAction))
     return dict(found.choices)
 
 
