@@ -88,12 +88,8 @@ SIZED = {"max_position_embeddings": 8192, "num_attention_heads": 4, "hidden_size
 SIZED |= {"num_hidden_layers": 8}
 BOTH = ["sliding_attention", "full_attention"]
 GEMMA4 = {"model_type": "gemma4_text", "global_head_dim": 128, "layer_types": BOTH * 4, **SIZED}
-GEMMA3N = {
-    "model_type": "gemma3n_text",
-    "rope_theta": 1e6,
-    "rope_local_base_freq": 2e4,
-    "layer_types": BOTH * 4,
-} | SIZED
+GEMMA3N = {"model_type": "gemma3n_text", "rope_theta": 1e6, "rope_local_base_freq": 2e4, **SIZED}
+GEMMA3N["layer_types"] = BOTH * 4
 EXAONE = {"model_type": "exaone4", "layer_types": BOTH * 4, "sliding_window": 64, "rope_theta": 1e6, **SIZED}
 LLAMA4 = {"model_type": "llama4_text", "rope_theta": 5e5, "rope_scaling": None, **SIZED}
 

@@ -46,19 +46,6 @@ def _smollm3(flags):
     return {"model_type": "smollm3", "num_hidden_layers": len(flags), "no_rope_layers": flags}
 
 
-@pytest.mark.parametrize("tolerance", [0.001, 0.01, 0.1])
-def test_another_base_with_the_distance_from_which_scores_part(tolerance):
-    new = LLAMA | {"rope_theta": 1e4}
-    found = diff(LLAMA, new, tolerance=tolerance)
-    (one,), (old,), (other,) = found.layers, rfrope.from_config(LLAMA), rfrope.from_config(new)
-    assert changes(one) == {"rope_theta": (5e5, 1e4)}
-    lags = np.arange(4096)
-    apart = np.abs(scores(other, lags) - scores(old, lags)) >= tolerance
-    assert found.differs_from == one.differs_from == int(np.argmax(apart)) > 0
-    assert one.frequency_error == pytest.approx(np.max(other.frequencies / old.frequencies) - 1.0)
-    assert (one.layers, one.seq_len) == ((0, 1, 2, 3), 4096)
-
-
 def test_windows_and_contexts_bound_the_distance():
     new = LLAMA | {"rope_theta": 505000.0}
     far = diff(LLAMA, new).differs_from
