@@ -28,7 +28,6 @@ import rfrope
 
 dense = pytest.importorskip("rfrope._backends.cpu.dense", reason=NO_LOOPS, exc_type=ImportError)
 leaf = pytest.importorskip("rfrope._backends.cpu.rotation", reason=NO_LOOPS, exc_type=ImportError)
-loops = pytest.importorskip("rfrope._backends.cpu.rotation_loops", reason=NO_LOOPS, exc_type=ImportError)
 plans = pytest.importorskip("rfrope._backends.cpu.plans", reason=NO_LOOPS, exc_type=ImportError)
 circle = pytest.importorskip("rfrope._backends.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 

@@ -26,7 +26,6 @@ from rfrope import heads, montecarlo
 from rfrope._backends import transforms
 from rfrope._core import dispatch, sums
 
-loops = pytest.importorskip("rfrope._backends.cpu.sums_loops", reason=NO_LOOPS, exc_type=ImportError)
 backend = pytest.importorskip("rfrope._backends.cpu.sums", reason=NO_LOOPS, exc_type=ImportError)
 
 

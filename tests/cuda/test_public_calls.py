@@ -30,8 +30,8 @@ RNG = np.random.default_rng(2)
 
 X = RNG.standard_normal((2, 3, 5, 20)).astype(np.float32)
 OMEGA, PHASES = RNG.standard_normal(8), RNG.standard_normal((3, 5, 8))
-PER_HEAD, TOKENS = RNG.standard_normal((3, 8, 1)), np.arange(40, 45)
-LAGS, ROPE, PLAIN_ROPE = np.arange(6.0), rfrope.Rope(OMEGA, attention_factor=1.5), rfrope.Rope(OMEGA)
+TOKENS, LAGS = np.arange(40, 45), np.arange(6.0)
+ROPE, PLAIN_ROPE = rfrope.Rope(OMEGA, attention_factor=1.5), rfrope.Rope(OMEGA)
 
 
 def in_place(x, *angles, **options):

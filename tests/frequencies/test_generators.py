@@ -12,8 +12,6 @@ from owned import check_owned
 import rfrope
 from rfrope.frequencies import fold, from_generators
 
-TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
-
 
 def skew(rng, *shape):
     made = rng.standard_normal(shape)

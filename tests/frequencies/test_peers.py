@@ -12,8 +12,6 @@ import pytest
 
 import rfrope
 
-RNG = np.random.default_rng(12)
-
 
 def needed(name: str) -> Any:
     return pytest.importorskip(name, reason=f"{name} is not installed", exc_type=ImportError)

@@ -21,10 +21,6 @@ def place(part: rfrope.Rope) -> Place:
     return Place(name, told["rope_type"], part.head_dim, len(part.frequencies), told["rope_theta"], part.context)
 
 
-def default(head_dim: int, n_blocks: int, theta: float, context: int | None, name: str = "") -> Place:
-    return Place(name, "default", head_dim, n_blocks, theta, context)
-
-
 # -- published configurations ------------------------------------------------------------------------------------------
 
 

@@ -15,8 +15,6 @@ LLAMA = {"model_type": "llama", "head_dim": 64, "num_hidden_layers": 4, "max_pos
 LLAMA |= {"rope_theta": 5e5}
 GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 GEMMA |= {"max_position_embeddings": 8192, "sliding_window": 512}
-LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 512}
-LONGROPE |= {"short_factor": [1.3] * 32, "long_factor": [1.0] * 32}
 
 
 def changes(one):

@@ -123,12 +123,6 @@ def test_a_factor_that_depends_on_the_length_alone():
 # -- what no length explains -------------------------------------------------------------------------------------------
 
 
-CHUNKED = LLAMA | {"model_type": "qwen2"}  # Qwen2.5-7B-Instruct-1M
-CHUNKED |= {"dual_chunk_attention_config": {"chunk_size": 262144, "local_size": 8192}}
-LATENT = "the last 64 features of a key turn, which latent attention caches apart; transformers caches them paired "
-LATENT += "'half', and an engine that turns them in place caches them paired 'interleaved'"
-
-
 @pytest.mark.parametrize(("config", "pairing", "possible", "words"), rows("models/relocating.json", "reasons"))
 def test_reasons(config, pairing, possible, words):
     found = can_relocate(config, **({} if pairing is None else {"pairing": pairing})).ropes[0]

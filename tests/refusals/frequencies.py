@@ -8,7 +8,7 @@ import rfrope
 from rfrope import axial
 from rfrope.frequencies import fold, from_generators
 
-UNIT, FOUR, GATE = np.eye(4), np.ones((4, 2)), {"n_blocks": 4, "low": 1.0, "high": 2.0}
+UNIT, FOUR = np.eye(4), np.ones((4, 2))
 SKEW = np.random.default_rng(0).standard_normal((2, 4, 4))
 SKEW -= np.swapaxes(SKEW, -1, -2)
 HALF, INTERLEAVED = (rfrope.Rope([1.0], pairing=pairing) for pairing in ("half", "interleaved"))

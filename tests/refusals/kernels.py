@@ -15,7 +15,7 @@ from rfrope.kernels.families import Gaussian
 G, C, E, P = map(parse, ("gaussian(scale=4)", "cauchy(scale=3)", "exponential(scale=6)", "periodic"))
 G2, C2 = parse("gaussian(scale=(4, 9), ndim=2)"), parse("cauchy(scale=3, ndim=2)")
 NARROW, STABLE = parse("periodic(scale=0.002)"), parse("stable(exponent=1.5, ndim=2)")
-NAN, INF, ONE = float("nan"), float("inf"), np.asarray(1.0)
+NAN, INF = float("nan"), float("inf")
 LUMPS = {"weights": (0.5, 0.5), "means": (0.0, (1.0, -2.0)), "scales": ((1.0, 2.0), 0.5), "ndim": 2}
 TAKEN = {"name": "dirac", "factory": Gaussian, "formula": "1", "law": "0"}
 

@@ -6,8 +6,6 @@ from rfrope import models
 from rfrope.models.layer_patterns import count_layers
 
 TURN = made_up.model(made_up.PLAIN)
-GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 8}
-UNNUMBERED = models.list_layers({"model_type": "llama", "head_dim": 8})
 
 
 def one_axis(q, k, positions):

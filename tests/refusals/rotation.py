@@ -16,11 +16,11 @@ from rfrope.rotation import (
 )
 
 X, P, W = np.ones((3, 8)), np.arange(3), np.asarray([1.0, 0.5])
-RATES, KEYS, LADDER = np.ones((2, 9, 3)), np.ones((4, 16)), rfrope.geometric(8)
+KEYS, LADDER = np.ones((4, 16)), rfrope.geometric(8)
 ROPE, POLAR = Rope(LADDER), Rope(LADDER, polar=True)
 MROPE, UNPAIRED = rfrope.mrope(LADDER, (4, 2, 2)), Rope(LADDER, pairing=None)
 LATENT = {"model_type": "deepseek_v3", "qk_rope_head_dim": 8, "rope_theta": 1e4, "rope_interleave": "no"}
-ONES, SHARED = np.ones((5, 3, 1)), np.lib.stride_tricks.as_strided(np.ones(8), (3, 8), (0, 8))
+SHARED = np.lib.stride_tricks.as_strided(np.ones(8), (3, 8), (0, 8))
 ONE_PER = "rotate_polar takes one frequency per magnitude, rotate one per two"
 IS_POLAR = "the Rope has polar=True; expected rotation.rotate_polar for it"
 

@@ -48,7 +48,6 @@ LONGROPE_CONFIG = config(W, 1e4, LONGROPE, model_type="phi3", **{ORIGINAL: 1024}
 LONG_SCALE = math.sqrt(1.0 + math.log(4.0) / math.log(1024))
 PARTIAL = config(W, model_type="stablelm", partial_rotary_factor=0.25)
 LATENT = config(W, model_type="deepseek_v3", qk_rope_head_dim=16, qk_nope_head_dim=48)
-NEIGHBOURS = config(W, model_type="cohere")
 HEADS = {"heads": 4, "kv_heads": 2}
 PLAIN = ladder(W)
 

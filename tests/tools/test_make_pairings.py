@@ -136,19 +136,6 @@ def test_what_is_not_run_cannot_be(model_type, classes):
         found_for(model_type, TABLE[model_type], classes)
 
 
-def neighbours(x):
-    import torch
-
-    return torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)
-
-
-def halves(x):
-    import torch
-
-    one, other = x.chunk(2, dim=-1)
-    return torch.cat((-other, one), dim=-1)
-
-
 def test_the_key_of_deepseek_is_read_by_its_class(classes, monkeypatch):
     entry = TABLE["deepseek_v3"]
     assert entry["pairing_by"] == {"key": "rope_interleave", "if_true": "interleaved", "if_false": "half"}
