@@ -289,18 +289,30 @@ def rows_unlike(buffer: Buffer, reading: TableEstimate, rounding: float) -> tupl
         return None
     at, frequencies = _looked_at(buffer), reading.frequencies
     rows, off = buffer.rows(at) / reading.factor, _unlike(buffer, at, reading, rounding)
-    phases = np.multiply.outer(at.astype(np.float64), np.abs(frequencies))
-    allowed = 4.0 * rounding + 2.0 * ROUNDED * phases + at[:, None] * reading.allowed
-    for width, name in HALVES.items():
+    allowed = 4.0 * rounding + 2.0 * ROUNDED * np.multiply.outer(at, np.abs(frequencies))
+    allowed = allowed + at[:, None] * reading.allowed
+    if text := find_rounding(rows, at, frequencies, allowed, off):
+        repeated = f": rows repeat first at position {found[0]}" if text.startswith("positions") else ""
+        return "half precision", text + repeated
+    return "rows", f"{found.size} of {len(buffer.values)} rows do not match their positions, first at {found[0]}"
+
+
+def find_rounding(
+    rows: np.ndarray, at: np.ndarray, frequencies: np.ndarray, allowed: np.ndarray, off: np.ndarray
+) -> str:
+    """Return what was rounded to half precision, positions or phases, if that explains the values that are off."""
+    positions = at.astype(np.float64)
+    phases = np.multiply.outer(positions, np.abs(frequencies))
+    for width, name in HALVES.items() if np.any(off) else ():
         with np.errstate(over="ignore", invalid="ignore"):  # float16 overflows at 65504; NaN matches nothing
-            of_positions = np.abs(rows - _exact(rounded(at.astype(np.float64), width), frequencies))
+            of_positions = np.abs(rows - _exact(rounded(positions, width), frequencies))
             apart = np.abs(rows - np.exp(1j * np.sign(frequencies) * rounded(phases, width)))
         if np.all(of_positions <= allowed):
-            return "half precision", f"positions rounded to {name}: rows repeat first at position {found[0]}"
+            return f"positions rounded to {name}"
         is_near = np.all(apart <= allowed + phases * 2.0**-width)  # at large phases, being near means little
-        if is_near and np.sum((apart <= allowed)[off]) > 0.9 * np.sum(off) > 0.0:
-            return "half precision", f"phases rounded to {name}"
-    return "rows", f"{found.size} of {len(buffer.values)} rows do not match their positions, first at {found[0]}"
+        if is_near and np.sum((apart <= allowed)[off]) > 0.9 * np.sum(off):
+            return f"phases rounded to {name}"
+    return ""
 
 
 def _unlike(buffer: Buffer, at: np.ndarray, reading: TableEstimate, rounding: float) -> np.ndarray:

@@ -21,7 +21,7 @@ from rfrope.models.auditing import audit
 from rfrope.models.buffers import list_tensors, read_stored
 from rfrope.models.comparing import EngineReport, RopeComparison, compare
 from rfrope.models.configs import is_config, perceives, read
-from rfrope.models.diffing import Change, LayerDiff, diff
+from rfrope.models.diffing import Change, diff
 from rfrope.models.gguf import find_gguf, read_metadata
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
 from rfrope.models.parts import is_broken
@@ -430,10 +430,14 @@ def _compare_sides(sides: tuple[Any, Any], configs: tuple[Any, Any], length: int
     for one in found.layers:
         label = "" if is_alone else ".".join(word for word in (one.part, one.kind) if word)
         changes = [each for each in one.changes if _matters(each, is_gguf=any(paths))]
-        if (one.frequency_error or 0.0) > _FLOAT32 or one.differs_from is not None or _turns(changes):
+        turned = [each for each in changes if each.what in _ROTATIONS]
+        turned = [each for each in turned if each.what != "attention_factor" or None not in (each.old, each.new)]
+        if (one.frequency_error or 0.0) > _FLOAT32 or one.differs_from is not None or turned:
             is_part = any(each.what == "part" for each in changes) and perceives(one.part)
             fix = _fix_diff(changes, "" if paths[1] is None else read_metadata(paths[1]).name)
-            yield CheckFinding("note" if is_part else "wrong", label, _describe_diff(one, changes), fix)
+            far = "" if one.differs_from is None else f": scores differ from distance {one.differs_from} on"
+            said = f"the two sides differ: {', '.join(map(str, changes)) or 'frequencies'}{far}"
+            yield CheckFinding("note" if is_part else "wrong", label, said, fix)
         elif noted := [str(each) for each in one.changes if each.what == "max_position_embeddings"]:
             yield CheckFinding("note", label, f"the same rotation, and {noted[0]}")
 
@@ -446,22 +450,6 @@ def _matters(change: Change, *, is_gguf: bool) -> bool:
     if all(isinstance(one, int | float) for one in values):
         return abs(change.new - change.old) > _FLOAT32 * abs(change.old)
     return not (is_gguf and (None in values or change.what == "rope_type"))
-
-
-def _turns(changes: list[Change]) -> bool:
-    """Return whether one of some changes is of the rotation, whatever the frequencies are."""
-    return any(
-        each.what in _ROTATIONS and (each.what != "attention_factor" or None not in (each.old, each.new))
-        for each in changes
-    )
-
-
-def _describe_diff(one: LayerDiff, changes: list[Change]) -> str:
-    """Return the differences of like layers in one sentence."""
-    said = ", ".join(map(str, changes)) or "frequencies"
-    if one.differs_from is not None:
-        said += f": scores differ from distance {one.differs_from} on"
-    return f"the two sides differ: {said}"
 
 
 def _fix_diff(changes: list[Change], architecture: str) -> str:

@@ -247,7 +247,9 @@ def _make(
         frequencies = np.where(np.abs(chosen) < STILL, frequencies / chosen, 0.0)
         values |= {"rope_type": "longrope", "short_factor": short.tolist(), "long_factor": long.tolist()}
         values |= {"attention_factor": attention, "original_max_position_embeddings": original}
-    scheme, factor = held.get("rope.scaling.type", "linear"), _read_factor(held) if is_scaled else 1.0
+    scheme = held.get("rope.scaling.type", "linear")
+    factor = held.get("rope.scaling.factor", held.get("rope.scale_linear"))  # under its name of today or the older one
+    factor = float(factor or 1.0) if is_scaled else 1.0  # 0 counts as none
     if scheme not in ("none", "linear", "yarn", "longrope"):
         raise RefusedError(f"rope.scaling.type is {show(scheme)}; expected none, linear, yarn or longrope")
     softmax = None
@@ -322,11 +324,6 @@ def _read_divisors(held: Metadata, name: str, turned: int) -> np.ndarray:
     if found.size != turned // 2 or not np.all(np.isfinite(found) & (found != 0.0)):
         raise RefusedError(f"{name}.weight has {found.size} divisors, or a 0; expected {turned // 2}, for each block")
     return found
-
-
-def _read_factor(held: Metadata) -> float:
-    """Return the factor of positions, under its name of today or the older one; 0 counts as none."""
-    return float(held.get("rope.scaling.factor", held.get("rope.scale_linear", 0.0)) or 1.0)
 
 
 # -- params.json -------------------------------------------------------------------------------------------------------

@@ -206,23 +206,17 @@ def probe(
     if hasattr(apply, "named_modules"):
         source = ModelLayers(apply, meant, expected if is_config(expected) else None)
     else:
-        source = _read_function(
-            apply,
-            meant,
-            {"head_dim": head_dim, "heads": heads, "kv_heads": kv_heads, "axes": axes},
-            choice("gives", gives, _GIVES),
-            positive("score_scale", score_scale),
-            (xp, device, dtype),
-        )
+        scale, place = positive("score_scale", score_scale), (xp, device, dtype)
+        gives = choice("gives", gives, _GIVES)
+        source = _read_function(apply, meant, head_dim, heads, kv_heads, axes, gives, scale, place)
     rotations, faults = [], []
     for box in measure(source, length):
         ropes, must_turn = source.choose(box.name, meant)
         rotation, found = judge(box, ropes, must_turn)
         rotations.append(rotation)
         faults += [*found, *(Finding(kind, box.name, text) for kind, text in source.find_changes(box.name, ropes))]
-    none = np.zeros(0)
     for name in source.still:
-        rotations.append(Rotation(name, None, 0, 0, none, none, {}, {}, {}, None))
+        rotations.append(Rotation(name))
         if source.choose(name, meant)[1]:
             faults.append(Finding("layers", name, "it does not turn queries and keys, and the config requires it"))
     return Probe(merge_shared(faults), tuple(rotations), source.calls, length)
@@ -250,36 +244,31 @@ def _choose_context(context: int | None, meant: tuple[Rope, ...]) -> int:
 
 
 def _read_function(
-    apply: Any, meant: tuple[Rope, ...], sizes: dict[str, Any], gives: str, scale: float, place: tuple[Any, Any, Any]
+    apply: Callable[..., Any],
+    meant: tuple[Rope, ...],
+    head_dim: int | None,
+    heads: int,
+    kv_heads: int | None,
+    axes: int | None,
+    gives: str,
+    scale: float,
+    place: tuple[Any, Any, Any],
 ) -> Function:
     if not callable(apply):
         raise TypeError(f"apply is {show(apply)}; expected a function (q, k, positions), or a model of transformers")
-    width = sizes["head_dim"]
-    if width is None and not meant:
+    if head_dim is None and not meant:
         raise ValueError("head_dim is None; expected the width of a head, or expected=")
-    width = int(meant[0].head_dim or 0) if width is None else whole("head_dim", width, 2)
+    width = int(meant[0].head_dim or 0) if head_dim is None else whole("head_dim", head_dim, 2)
     if width % 2:
         raise ValueError(f"head_dim is {width}; expected an even number of features")
-    heads = whole("heads", sizes["heads"], 1)
-    kv_heads = heads if sizes["kv_heads"] is None else whole("kv_heads", sizes["kv_heads"], 1)
+    heads = whole("heads", heads, 1)
+    kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
     if heads % kv_heads:
         raise ValueError(f"kv_heads is {kv_heads}; expected a number that divides heads = {heads}")
-    axes = _choose_axes(sizes["axes"], meant)
+    wanted = max((one.vectors.shape[-1] if one.vectors.ndim > 1 else 1 for one in meant), default=1)
+    axes = wanted if axes is None else whole("axes", axes, 1, _MOST_AXES)
+    if meant and axes != wanted:
+        raise ValueError(f"axes is {axes}, and expected turns by {wanted}; expected the same, or frequencies alone")
     space = array.named_namespace(place[0])
     asked = space.float32 if place[2] is None else array.check_float_dtype(place[2], space)
     return Function(apply, width, heads, kv_heads, axes, gives, scale, (space, place[1], asked))
-
-
-def _choose_axes(axes: int | None, meant: tuple[Rope, ...]) -> int:
-    wanted = max((_count_axes(one) for one in meant), default=1)
-    if axes is None:
-        return wanted
-    given = whole("axes", axes, 1, _MOST_AXES)
-    if meant and given != wanted:
-        raise ValueError(f"axes is {given}, and expected turns by {wanted}; expected the same, or frequencies alone")
-    return given
-
-
-def _count_axes(rope: Rope) -> int:
-    vectors = np.asarray(rope.vectors)
-    return len(rope.sections) if rope.sections is not None else int(vectors.shape[-1]) if vectors.ndim > 1 else 1

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from rfrope._core.results import Result
-from rfrope.models.buffers import HALVES, rounded
+from rfrope.models.buffers import find_rounding
 from rfrope.models.probing.measurements import EXCEEDS, Box, Head, choose_single, find_places, read_phases
 from rfrope.rotation.rope import Rope
 
@@ -59,18 +58,12 @@ def judge_positions(head: Head, meant: list[np.ndarray]) -> Iterator[Fault]:
 
 def _find_rounding(head: Head, meant: list[np.ndarray]) -> Fault | None:
     """Return a fault for positions or phases in half precision, or None."""
-    at, z = head.box.positions[0].astype(float), head.z[0] / head.size
+    at, z = head.box.positions[0], head.z[0] / head.size
     room = 8.0 * head.noise + 2.0**-20 * at[:, None]
-    for omega, (width, half) in itertools.product([head.phases.frequencies, *meant], HALVES.items()):
-        phases = at[:, None] * omega
-        with np.errstate(over="ignore", invalid="ignore"):  # float16 overflows at 65504
-            places = rounded(at, width)
-            off = np.abs(z - np.exp(1j * places[:, None] * omega))
-            apart = np.abs(z - np.exp(1j * np.sign(phases) * rounded(np.abs(phases), width)))
-        if np.all(off <= room) and np.any(places != at):
-            return "half precision", f"positions rounded to {half}", int(at[places != at].min())
-        if np.all(apart <= room + np.abs(phases) * 2.0**-width) and np.mean(apart <= room) > 0.95:
-            return "half precision", f"phases rounded to {half}", head.find_first_off(omega)
+    for omega in [head.phases.frequencies, *meant]:
+        off = np.abs(z - np.exp(1j * np.multiply.outer(at, omega))) > room
+        if text := find_rounding(z, at, omega, room, off):
+            return "half precision", text, head.find_first_off(omega)
     return None
 
 
@@ -182,15 +175,15 @@ class Rotation(Result):
     """
 
     name: str
-    pairing: str | None
-    rotary_dim: int
-    first: int
-    frequencies: np.ndarray
-    frequency_error: np.ndarray
-    attention_factor: dict[str, float]
-    factor_of_rest: dict[str, float]
-    turning_heads: dict[str, tuple[bool, ...]]
-    exceeds: int | None
+    pairing: str | None = None
+    rotary_dim: int = 0
+    first: int = 0
+    frequencies: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    frequency_error: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    attention_factor: dict[str, float] = field(default_factory=dict)
+    factor_of_rest: dict[str, float] = field(default_factory=dict)
+    turning_heads: dict[str, tuple[bool, ...]] = field(default_factory=dict)
+    exceeds: int | None = None
     head_dim: int = 0
     sets_differ: bool = False
 
@@ -213,8 +206,10 @@ def read_rotation(box: Box, rope: Rope | None, *, is_sound: bool) -> Rotation:
     turning = {side: tuple(each.pairs.pairing is not None for each in box.heads if each.side == side) for side in sides}
     rest = {each.side: each.pairs.rest for each in [*box.heads[::-1], *box.turning[::-1]]}
     rest_of = {side: one for side in sides if (one := rest[side]) is not None}
-    found = Rotation(box.name, pairs.pairing, 2 * pairs.first.size, pairs.start, np.zeros(pairs.first.size),
-                     np.zeros(pairs.first.size), {}, rest_of, turning, None, box.width)  # fmt: skip
+    still = np.zeros(pairs.first.size)
+    found = Rotation(
+        box.name, pairs.pairing, 2 * still.size, pairs.start, still, still, {}, rest_of, turning, head_dim=box.width
+    )
     if not (is_sound and box.turning and pairs.first.size):
         return found
     first, factors = box.turning[0], {}
