@@ -90,26 +90,17 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _report(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> Report:
-    """Return what was made, its errors, and what independent draws would give."""
+    """Return what was made, its errors, and its config."""
     reach = ", ".join(f"{length - 1}" for length in found.context)
     worst, bound = found.heads[found.worst], rope.source.lower_bound
     of_heads = f", in the worst of {len(found.heads)} heads" if len(found.heads) > 1 else ""
     verdict = f"rms error {worst.rms:.3g}, largest {worst.sup:.3g}, at lags up to {reach}{of_heads}."
     least = f"Lower bound on the rms error of any {rope.n_blocks} frequencies: {bound:.3g}." if bound else ""
     errors = f"Error of the mean kernel (1/D) Σ cos(lag ω) against Φ, at lags up to {reach}"
-    draws = f"At a few lags ({worst.kernel}); {rope.n_blocks} independent draws: mean ± one standard deviation"
     parts: list[Any] = [
         Words([verdict, _describe_rope(rope)]),
         lambda: [_draw(rope, laws, found)],
         Table(_error_rows(found), errors, left=(0, 2), note=least),
-        Table(_lag_rows(found), draws),
-        Words(
-            [
-                f"{rope.n_blocks} independent draws stay within {found.bound:.3g} of Φ at all lags with "
-                f"{found.confidence:.0%} probability (Hoeffding's\nbound: safe, not sharp). For the "
-                f"{worst.sup:.3g} reached here, the bound needs {found.blocks or 'infinitely many'} draws."
-            ]
-        ),
         lambda: [_list_config(rope)],
     ]
     return Report(parts, verdict)
@@ -137,15 +128,6 @@ def _error_rows(found: Fidelity) -> list[tuple[str, ...]]:
     if len(found.heads) > 1:
         rms, sup = found.mean
         rows.append(("mean", f"{rms:.3g}", "", f"{sup:.3g}", "", ""))
-    return rows
-
-
-def _lag_rows(found: Fidelity) -> list[tuple[str, ...]]:
-    """Return rows of some lags: Phi, the mean kernel, and the error of independent draws."""
-    rows: list[tuple[str, ...]] = [("lag", "Φ", "these frequencies", "error", "independent draws")]
-    for at in found.lags:
-        numbers = (f"{at.phi:.4f}", f"{at.mean_kernel:.4f}", f"{at.mean_kernel - at.phi:+.4f}")
-        rows.append((_place(at.lag), *numbers, f"{at.phi:.4f} ± {at.stderr:.4f}"))
     return rows
 
 

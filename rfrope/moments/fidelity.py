@@ -1,4 +1,4 @@
-"""Errors of a set of frequencies against its kernel over a context, with bounds for comparison."""
+"""Errors of a set of frequencies against its kernel over a context."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from rfrope._core import angles, array, sums
 from rfrope._core.arguments import whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result, plain
-from rfrope.designs.errors import error, mean_kernel
+from rfrope.designs.errors import error
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel
-from rfrope.moments.scores import blocks_for_error, hoeffding, mean_kernel_band
-
-_SHOWN = 7  # lags of a set that a reader sees
 
 
 @dataclass(frozen=True)
@@ -36,17 +33,6 @@ class HeadError(Result):
 
 
 @dataclass(frozen=True)
-class LagError(Result):
-    """Values at one lag, for the head with the largest error."""
-
-    lag: tuple[int, ...]
-    # what was asked for, and what these frequencies give
-    phi: float
-    mean_kernel: float
-    stderr: float  # standard deviation of the mean kernel of as many independent draws
-
-
-@dataclass(frozen=True)
 class Fidelity(Result):
     """Errors of a set over the whole lags below a context on every axis, one of each pair +-lag.
 
@@ -56,12 +42,6 @@ class Fidelity(Result):
     context: tuple[int, ...]  # one number for each axis
     heads: tuple[HeadError, ...]
     worst: int  # the head with the largest error
-    lags: tuple[LagError, ...]  # a few lags, with several axes on the diagonal
-    # that of the two bounds below. They hold for one head of independent draws and, with several axes, all lags of the
-    # box
-    confidence: float
-    bound: float  # Hoeffding's bound for as many blocks
-    blocks: int | None  # blocks with which Hoeffding's bound is the worst head's largest error; None if that is 0
 
     @property
     def mean(self) -> tuple[float, float]:
@@ -126,9 +106,7 @@ def kernel_gap(frequencies: Array, kernel: Kernel | str | Array, context: int) -
     return xp.mean((curve - array.widen(phi, xp)) ** 2, axis=-1)
 
 
-def fidelity(
-    kernels: Sequence[Kernel], frequencies: np.ndarray, context: tuple[int, ...], *, confidence: float = 0.95
-) -> Fidelity:
+def fidelity(kernels: Sequence[Kernel], frequencies: np.ndarray, context: tuple[int, ...]) -> Fidelity:
     """Compare frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` with one kernel, or one for each head."""
     omega = angles.frequencies(frequencies, np)
     sets = omega.reshape(-1, *omega.shape[-2:])
@@ -140,21 +118,4 @@ def fidelity(
         ends = (2.0 * math.pi / float(v) if v > 0.0 else math.inf for v in (sizes.max(), sizes.min()))
         heads.append(HeadError(repr(kernel), *error(kernel, omega, reach), *ends))
     worst = max(range(len(heads)), key=lambda h: heads[h].sup)
-    kernel, n_blocks, sup = kernels[worst % len(kernels)], sets.shape[1], heads[worst].sup
-    bound = math.sqrt(hoeffding(reach, confidence) / n_blocks)
-    blocks = blocks_for_error(kernel, max_lag=reach, error=sup, confidence=confidence) if sup > 0.0 else None
-    lags = _some_lags(kernel, sets[worst], context)
-    return Fidelity(context, tuple(heads) * copies, worst, lags, confidence, bound, blocks)
-
-
-def _some_lags(kernel: Kernel, omega: np.ndarray, context: tuple[int, ...]) -> tuple[LagError, ...]:
-    """Read a set at 0 and at whole lags near the diagonal of the box, at equal ratios along its longest side."""
-    steps = np.unique(np.rint(np.geomspace(1, max(context) - 1, _SHOWN)))
-    slopes = (np.asarray(context) - 1) / (max(context) - 1)
-    lags = np.rint(np.append(0.0, steps)[:, None] * slopes).astype(np.int64)
-    band = mean_kernel_band(kernel.restore_shape(lags), kernel, n_blocks=len(omega))
-    curve = mean_kernel(omega, lags.astype(np.float64))
-    return tuple(
-        LagError(tuple(lag.tolist()), float(band.value[i]), float(curve[i]), float(band.stderr[i]))
-        for i, lag in enumerate(lags)
-    )
+    return Fidelity(context, tuple(heads) * copies, worst)

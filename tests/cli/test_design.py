@@ -28,7 +28,7 @@ LAGS[2] = np.asarray([(i, j) for i in range(32) for j in range(-15, 16) if (i, j
 
 
 def check(held, laws, omega):
-    """Errors and wavelengths of heads, and the curve of the worst, against plain sums over all lags."""
+    """Errors and wavelengths of heads against plain sums over all lags."""
     sups, lags = [], LAGS[laws[0].ndim]
     for head, law, one in zip(held["heads"], laws, omega, strict=True):
         error = np.abs(rfrope.analysis.mean_kernel(lags, one) - law(np.squeeze(lags)))
@@ -39,13 +39,6 @@ def check(held, laws, omega):
         sups.append(np.max(error))
     if len(omega) > 1:
         assert (held["worst"], held["mean"]["sup"]) == (np.argmax(sups), pytest.approx(np.mean(sups)))
-    law, one = laws[np.argmax(sups)], omega[np.argmax(sups)].astype(float)
-    shown = np.asarray([at["lag"] for at in held["lags"]])
-    assert shown[-1].tolist() == lags[-1].tolist()
-    assert [at["phi"] for at in held["lags"]] == pytest.approx(law(np.squeeze(shown)))
-    assert [at["mean_kernel"] for at in held["lags"]] == pytest.approx(
-        np.mean(np.cos(shown @ one.T), axis=1), abs=1e-12
-    )
 
 
 @pytest.mark.parametrize(
@@ -93,21 +86,8 @@ def test_design_writes_what_sample_gives_and_tells_its_error(designed, tmp_path,
 
 
 @campaign
-def test_design_tells_bands_and_bounds(designed):
-    held = designed("cauchy(scale=24)", *SMALL)
-    kernel = rfrope.kernel("cauchy", scale=24.0)
-    omega = rfrope.sample(kernel, 16, rng=0, design="auto")
-    lags = [at["lag"][0] for at in held["lags"]]
-    assert (lags[0], lags[-1], lags) == (0, 255, sorted(set(lags)))
-    check(held, [kernel], omega[None, :, None])
-    for at, lag in zip(held["lags"], lags, strict=True):
-        assert at["stderr"] == pytest.approx(((0.5 * (1 + kernel.phi2(lag)) - kernel(lag) ** 2) / 16) ** 0.5)
-    sup = held["heads"][0]["sup"]
-    assert held["confidence"] == 0.95
-    assert held["blocks"] == rfrope.moments.blocks_for_error(kernel, max_lag=255, error=sup)
-    assert rfrope.moments.blocks_for_error(kernel, max_lag=255, error=held["bound"] * 1.000001) == 16
-    assert rfrope.moments.blocks_for_error(kernel, max_lag=255, error=held["bound"] * 0.999999) == 17
-    longer = designed("gaussian(scale=64)", "--head-dim", 8, "--context", 2**31)  # judged by a part of its lags
+def test_a_long_context_is_judged_by_a_part_of_its_lags(designed):
+    longer = designed("gaussian(scale=64)", "--head-dim", 8, "--context", 2**31)
     assert 0.0 < longer["heads"][0]["rms"] < longer["heads"][0]["sup"] < 1.0
 
 
@@ -125,12 +105,6 @@ def test_the_text_of_design_says_what_its_json_holds(run, designed, tmp_path):
     table = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
     assert wanted in table
     assert ["mean", f"{mean['rms']:.3g}", f"{mean['sup']:.3g}"] in table
-    for at in held["lags"]:
-        phi, value = at["phi"], at["mean_kernel"]
-        numbers = [f"{phi:.4f}", f"{value:.4f}", f"{value - phi:+.4f}", f"{phi:.4f} ± {at['stderr']:.4f}"]
-        assert [str(at["lag"][0]), *numbers] in table
-    assert f"16 independent draws stay within {held['bound']:.3g} of Φ at all lags with 95% probability" in text
-    assert f"For the {worst['sup']:.3g} reached here, the bound needs {held['blocks']} draws." in text
 
 
 @campaign
