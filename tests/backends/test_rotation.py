@@ -38,11 +38,6 @@ def ran():
         yield names
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(11)
-
-
 def test_a_rope_keeps_the_plan_whose_memory_it_reads_again(rng, monkeypatch):
     """Plans are forgotten when 512 others were met, and loops read them by their addresses."""
     made, plan_of, rope = [], dense.plan_of, rfrope.Rope(rfrope.geometric(4))

@@ -14,11 +14,6 @@ from rfrope._core.angles import PrecisionWarning
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(5)
-
-
 # -- which kernel runs -------------------------------------------------------------------------------------------------
 
 SIXTEEN_BYTES = {
