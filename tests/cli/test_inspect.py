@@ -167,6 +167,8 @@ def test_a_file_of_polar_frequencies(run):
     held = sets(run, "polar.npz", "plain.npz")
     assert [(one["n_blocks"], one["head_dim"], one["polar"]) for one in held] == [(6, 6, True)] * 2 + [(6, 12, False)]
     assert held[0]["axes"][0]["curve"] == held[2]["axes"][0]["curve"]
+    longest = [one["axes"][0]["longest"] for one in held[:2]]
+    assert longest == pytest.approx(2 * np.pi / np.abs(omega).min(axis=(1, 2)))
     out = run("inspect", "polar.npz", "plain.npz")[1]
     assert "With polar frequencies this holds for any two tokens" in out
     rows = [line.split() for line in out.splitlines() if line.startswith(("polar.npz, head 0  ", "plain.npz  "))]
@@ -174,15 +176,6 @@ def test_a_file_of_polar_frequencies(run):
     assert "Of polar" not in run("inspect", "plain.npz", "plain.npz")[1]
     rfrope.save("one.npz", rfrope.Rope(omega[0], polar=True, context=64))
     assert "6 frequencies for 6 magnitudes of a head, over a context of 64 positions." in run("inspect", "one.npz")[1]
-
-
-def test_every_head_of_a_file(run):
-    omega = rfrope.sample("cauchy(scale=8)", 32, rng=0, heads=2)
-    rfrope.save("heads.npz", rfrope.Rope(omega, context=64))
-    held = sets(run, "heads.npz")
-    assert [one["name"] for one in held] == [f"heads.npz, head {head}" for head in range(2)]
-    longest = 2 * np.pi / np.abs(omega).min(axis=(1, 2))
-    assert [one["axes"][0]["longest"] for one in held] == pytest.approx(longest)
 
 
 def test_each_axis_over_its_own_context(run):
