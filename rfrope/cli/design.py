@@ -92,15 +92,14 @@ def _run(options: argparse.Namespace) -> int:
 def _report(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> Report:
     """Return what was made, its errors, and its config."""
     reach = ", ".join(f"{length - 1}" for length in found.context)
-    worst, bound = found.heads[found.worst], rope.source.lower_bound
+    worst = found.heads[found.worst]
     of_heads = f", in the worst of {len(found.heads)} heads" if len(found.heads) > 1 else ""
     verdict = f"rms error {worst.rms:.3g}, largest {worst.sup:.3g}, at lags up to {reach}{of_heads}."
-    least = f"Lower bound on the rms error of any {rope.n_blocks} frequencies: {bound:.3g}." if bound else ""
     errors = f"Error of the mean kernel (1/D) Σ cos(lag ω) against Φ, at lags up to {reach}"
     parts: list[Any] = [
         Words([verdict, _describe_rope(rope)]),
         lambda: [_draw(rope, laws, found)],
-        Table(_error_rows(found), errors, left=(0, 2), note=least),
+        Table(_error_rows(found), errors, left=(0, 2)),
         lambda: [_list_config(rope)],
     ]
     return Report(parts, verdict)

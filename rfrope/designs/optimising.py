@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope._core import array, parallel, random, sums
 from rfrope._core.arguments import MOST, choice, is_several, show, whole
-from rfrope.designs.errors import NEGLIGIBLE, Lags, descend, error, lags_within, lower_bound, search
+from rfrope.designs.errors import NEGLIGIBLE, Lags, descend, error, lags_within, search
 from rfrope.designs.sets import needs_table, quantile, strata_of_magnitude, stratified, transport, uniforms
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel
@@ -72,8 +72,6 @@ def optimise(
         - ``norm``: the minimised error;
         - ``error``: ``rms`` and ``sup``, the root mean square and the largest ``abs(Phi_D - Phi)`` over the whole lags
           of the range, one of each pair +-lag; beyond 2**20 lags, over the smaller ones and a spread over the rest;
-        - ``lower_bound``: a root mean square error that no set of D frequencies can beat; 0 where none is known (smooth
-          kernels, several axes);
         - ``extra``: ``max_lag``, the range, one number for each axis; ``starts``; and ``start``, the errors of the
           design "quantile".
 
@@ -118,7 +116,6 @@ def optimise(
         design="optimised",
         norm=norm,
         error=reached,
-        lower_bound=lower_bound(made, n_blocks, reach),
         extra={"max_lag": list(reach), "starts": starts, "start": start},
     )
     context = tuple(m + 1 for m in reach)

@@ -13,7 +13,7 @@ from rfrope._core import array, capacity, parallel, random
 from rfrope._core.arguments import choice, flag, positive, show, whole
 from rfrope._core.array import Array
 from rfrope.designs import sets
-from rfrope.designs.errors import error, lower_bound
+from rfrope.designs.errors import error
 from rfrope.designs.optimising import fit, read_fit, read_range
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel
@@ -275,9 +275,7 @@ def design(
         - ``design``: the name of the design, also if "auto" chose it; ``norm``; ``seed``, if the design is randomised
           and the seed was not a Generator;
         - ``error``: ``rms`` and ``sup`` of the worst head's mean kernel against Phi, over the whole lags below the
-          context on every axis;
-        - ``lower_bound``, for the design "optimised": a root mean square error that no set of D frequencies can beat
-          for that head's kernel, 0 where none is known; see `rfrope.designs.optimise`.
+          context on every axis.
 
     Raises
     ------
@@ -320,14 +318,12 @@ def design(
     if np.all(sets == sets[0]) and not several:  # the design is deterministic
         sets = sets[:1]
     errors = [error(kernels[h % len(kernels)], omega, reach) for h, omega in enumerate(sets)]
-    worst = max(range(len(errors)), key=lambda h: errors[h].rms)
     source = Provenance(
         kernel=tuple(map(repr, kernels)) if several else repr(kernels[0]),
         design=chosen.pop() if len(chosen) == 1 else design,
         norm=norm,
         seed=seed,
         error={"rms": max(each.rms for each in errors), "sup": max(each.sup for each in errors)},
-        lower_bound=lower_bound(kernels[worst % len(kernels)], n_blocks, reach) if design == "optimised" else None,
     )
     return Rope(
         array.place_for_caller(made, xp, device, dtype),

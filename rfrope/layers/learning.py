@@ -88,7 +88,7 @@ class LearningModule(LaunchingModule):
             earlier = source.scaled_by[-1] if source.scaled_by else {}
             began = earlier.get("began", source.kernel)
             step |= {"began": began} if began is not None else {}
-            source = replace(source, kernel=texts if self._sets else texts[0], error={}, lower_bound=None)
+            source = replace(source, kernel=texts if self._sets else texts[0], error={})
         if self.log_factors is not None:
             omega = (omega * np.exp(self._read_on_host("log_factors"))).astype(omega.dtype)
         if self.log_temperature is not None:

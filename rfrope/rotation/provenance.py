@@ -92,8 +92,6 @@ class Provenance:
         Seed of a random design.
     error : dict
         ``rms`` and ``sup`` error of the design over the context.
-    lower_bound : float or None
-        Smallest root mean square error that any design with as many blocks can reach.
     rope_parameters : dict
         The config's scheme and its values, defaults filled in, with the names of transformers 5.
     model : ModelPart
@@ -121,7 +119,6 @@ class Provenance:
     norm: str | None = None
     seed: Any = None
     error: dict[str, float] = field(default_factory=dict)
-    lower_bound: float | None = None
     rope_parameters: dict[str, Any] = field(default_factory=dict)
     model: ModelPart = field(default_factory=ModelPart)
     scaled_by: tuple[dict[str, Any], ...] = ()
@@ -202,7 +199,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("window", "qk_head_dim"), (int,)),
     "kernel": (str, list, tuple),
     "seed": (int, list),
-    **dict.fromkeys(("lower_bound", "softmax_factor"), (float, int)),
+    "softmax_factor": (float, int),
     "turns_last": (bool,),
     "scaled_by": (list, tuple),
     **dict.fromkeys(("layers", "remarks"), (list, tuple)),
@@ -210,7 +207,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def _is_empty(value: Any) -> bool:
-    """Return whether a file leaves a field out; a seed or a bound of 0 stays."""
+    """Return whether a file leaves a field out; a seed of 0 stays."""
     return value is None or value is False or (isinstance(value, str | dict | tuple) and not value)
 
 

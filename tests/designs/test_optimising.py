@@ -30,8 +30,6 @@ def test_within_two_percent_of_the_best_of_200_random_starts(row):
     fit = optimise(row["kernel"], int(row["blocks"]), max_lag=int(row["max lag"])).source
     least = float(row["random starts"])
     assert fit.error["rms"] < 1.02 * least + 1e-8
-    assert fit.lower_bound <= fit.error["rms"]
-    assert fit.lower_bound <= 1.0001 * least
     assert fit.error["rms"] == pytest.approx(float(row["optimised"]), rel=0.02, abs=1e-8)
 
 
@@ -55,7 +53,6 @@ def test_one_block_is_the_best_of_a_grid(text):
     least = math.sqrt(np.mean((np.cos(grid[:, None] * box) - kernel.phi(box)) ** 2, axis=1).min())
     fit = optimise(kernel, 1, max_lag=64)
     assert fit.source.error["rms"] == pytest.approx(least, rel=1e-4)
-    assert fit.source.lower_bound <= least
 
 
 @pytest.mark.parametrize("text", ["shell(radius=0.1)", "constant()"])
