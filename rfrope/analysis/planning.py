@@ -15,6 +15,7 @@ from rfrope._core.arguments import named, show, whole
 from rfrope._core.results import Report, Result, Table, Words, plain
 from rfrope.analysis import bases
 from rfrope.analysis.curves import first_negative_lag
+from rfrope.designs.errors import inner
 from rfrope.rotation.rope import Rope, refuse_polar
 from rfrope.scaling import schemes
 from rfrope.scaling.registry import EVERYWHERE, Stretched, describe_reach
@@ -393,16 +394,8 @@ def _neighbours(omega: np.ndarray) -> float:
 def _mean_square(omega: np.ndarray, trained: np.ndarray, n_lags: int) -> float:
     """Return the mean square difference of two mean kernels over lags 0, ..., n_lags - 1, in closed form."""
     own, both, other = (
-        np.sum(_mean_cos(a[:, None] - b, n_lags) + _mean_cos(a[:, None] + b, n_lags))
+        np.sum(inner((n_lags - 1,), a[:, None, None], b[:, None]))
         for a, b in ((omega, omega), (omega, trained), (trained, trained))
     )
-    return max(0.0, float(0.5 * own - both + 0.5 * other) / len(omega) ** 2)
-
-
-def _mean_cos(x: np.ndarray, n: int) -> np.ndarray:
-    """``sin(n h) cos((n - 1) h) / (n sin h)`` with h = x/2, the mean of cos(m x) over m < n."""
-    x = x - 2.0 * math.pi * np.round(x / (2.0 * math.pi))
-    near = n * np.abs(x) < 1e-3
-    half = np.where(near, 0.5, 0.5 * x)
-    value = np.sin(n * half) * np.cos((n - 1) * half) / (n * np.sin(half))
-    return np.where(near, 1.0 - (n - 1) * (2 * n - 1) / 12.0 * x * x, value)  # by the mean of m**2
+    twice = (2.0 * n_lags - 1.0) / (2.0 * n_lags)  # `inner` counts every lag but 0 twice, and at 0 both are 1
+    return max(0.0, twice * float(own - 2.0 * both + other) / len(omega) ** 2)

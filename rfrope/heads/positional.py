@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, sums, turns
+from rfrope._core import angles, array, blocks, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite, flag, positive, show, whole
 from rfrope._core.array import Array
@@ -302,25 +301,15 @@ def positional_attention(
     factor = 1.0 / temperature * softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
-    each = partial(map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
     offsets = array.widen(read.to_rows().positions, xp)[..., None, :, :]  # (..., 1, J, k)
-
-    def match(span: slice) -> Array:
-        lags = array.astype(vectors[span, :], offsets.dtype, xp)
-        return xp.any(xp.all(lags[:, None, :] == offsets, axis=-1), axis=-1)
-
-    hit = each(match)
-    largest = xp.max(scores, axis=-1, keepdims=True)
-    powers = each(lambda span: xp.exp(scores[..., span] - largest))
-    total = xp.sum(powers, axis=-1, keepdims=True)
-    weights = each(lambda span: powers[..., span] / total)
-    mass = xp.sum(
-        each(lambda span: xp.where(hit[..., span], weights[..., span], xp.zeros_like(weights[..., span]))), axis=-1
-    )
-    others = each(lambda span: xp.where(hit[..., span], xp.full_like(scores[..., span], -math.inf), scores[..., span]))
+    hit = xp.any(xp.all(array.astype(vectors, offsets.dtype, xp)[:, None, :] == offsets, axis=-1), axis=-1)
+    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    weights = powers / xp.sum(powers, axis=-1, keepdims=True)
+    mass = xp.sum(xp.where(hit, weights, xp.zeros_like(weights)), axis=-1)
+    others = xp.where(hit, xp.full_like(scores, -math.inf), scores)
     best = xp.max(others, axis=-1)
     doubt = _EQUAL * xp.finfo(scores.dtype).eps * xp.max(xp.abs(at_offset), axis=-1)
-    rival = _nearest(each(lambda span: others[..., span] >= (best - doubt)[..., None]), vectors, each, xp)
+    rival = _nearest(others >= (best - doubt)[..., None], vectors, xp)
     gap = -xp.max(-at_offset, axis=-1) - best
     lags, rival = (angles.from_vectors(found, axes) for found in (vectors, rival))
     return PositionalAttention(lags, scores, weights, mass, rival, gap)
@@ -365,44 +354,16 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
 def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
     """``factor * sum_i cos_i cos u_i + sin_i sin u_i`` at lags ``(..., L)``, for a query ``(*H, D)``."""
     cosines, sines = sums.sum_blocks(at.to_rows(), cos[..., None, :], sin[..., None, :])
-
-    def added(span: slice) -> Array:
-        return factor * (cosines[..., span] + sines[..., span])
-
-    lags = cosines.shape[-1]
-    return map_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
-
-
-def map_spans(
-    call: Callable[[slice], Array], count: int, like: Array, xp: ModuleType, *, each: int = 1, axis: int = -1
-) -> Array:
-    """Return the results of `call` for spans of `count` items, joined along the first or last axis.
-
-    The result must not depend on the spans. Long work, of `each` numbers per item, is cut so that no library call takes
-    long and interrupts are seen; lazy arrays are not cut.
-    """
-    cuts = [slice(0, count)] if array.library(like).is_lazy else list(capacity.spans(count, each))
-    if len(cuts) == 1:
-        return call(cuts[0])
-    if xp is not np:
-        return xp.concat([call(cut) for cut in cuts], axis=axis)
-    joined = np.empty(0)
-    for cut in cuts:
-        part = call(cut)
-        if cut.start == 0:
-            joined = np.empty((count, *part.shape[1:]) if axis == 0 else (*part.shape[:-1], count), part.dtype)
-        joined[(cut,) if axis == 0 else (..., cut)] = part
-    return joined
+    return factor * (cosines + sines)
 
 
 # -- the offset and its rival ------------------------------------------------------------------------------------------
 
 
-def _nearest(hits: Array, vectors: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
+def _nearest(hits: Array, vectors: Array, xp: ModuleType) -> Array:
     """Return the first of the shortest vectors ``(n, k)`` that are hit, for each row of hits ``(..., n)``."""
-    distance = each(lambda span: xp.sum(xp.abs(vectors[span, :]), axis=-1, dtype=vectors.dtype))
-    far = xp.max(distance) + 1
-    index = xp.argmin(each(lambda span: xp.where(hits[..., span], distance[span], far)), axis=-1)
+    distance = xp.sum(xp.abs(vectors), axis=-1, dtype=vectors.dtype)
+    index = xp.argmin(xp.where(hits, distance, xp.max(distance) + 1), axis=-1)
     return xp.reshape(xp.take(vectors, xp.reshape(index, (-1,)), axis=0), (*index.shape, vectors.shape[-1]))
 
 
@@ -431,16 +392,12 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
     total = math.prod(stop - start for start, stop in ranges)
     if total >= 2**31:
         raise ValueError(f"the query sees {total} keys; expected fewer than 2**31: a shorter context or window")
-
-    def rows(span: slice) -> Array:
-        index = xp.arange(span.start, span.stop, dtype=dtype, device=array.device(like))
-        columns, fold = [], total
-        for start, stop in ranges:
-            above, fold = fold, fold // (stop - start)
-            columns.append(index % above // fold + start)
-        return xp.stack(columns, axis=-1)
-
-    return map_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
+    index = xp.arange(total, dtype=dtype, device=array.device(like))
+    columns, fold = [], total
+    for start, stop in ranges:
+        above, fold = fold, fold // (stop - start)
+        columns.append(index % above // fold + start)
+    return xp.stack(columns, axis=-1)
 
 
 def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:

@@ -8,8 +8,6 @@ from conftest import rows
 
 import rfrope
 from rfrope import heads
-from rfrope._core import array, capacity
-from rfrope.heads import positional
 
 RNG = np.random.default_rng(0)
 OMEGA = rfrope.geometric(64, base=10_000.0)
@@ -251,21 +249,3 @@ def test_attention_is_compiled_and_has_gradients(jax):
     wanted = [(mass(omega + step * unit) - mass(omega - step * unit)) / (2.0 * step) for unit in np.eye(5)]
     np.testing.assert_allclose(got, wanted, atol=1e-8)
     assert np.max(np.abs(wanted)) > 1e-2
-
-
-@pytest.mark.parametrize("axis", [0, -1])
-@pytest.mark.parametrize("count", [0, 1, 4, 5, 11])
-def test_a_call_in_spans_is_the_call(axis, count, xp, monkeypatch):
-    """Along either axis, in as many pieces as it takes, of which the last may be shorter."""
-    monkeypatch.setattr(capacity, "spans", lambda n, each: (slice(i, min(i + 4, n)) for i in range(0, n, 4)))
-    shape = (11, 3) if axis == 0 else (2, 3, 11)
-    x, seen = xp(np.arange(float(np.prod(shape))).reshape(shape)), []
-
-    def call(span):
-        seen.append(span)
-        return x[span, ...] if axis == 0 else x[..., span]
-
-    got = positional.map_spans(call, count or 11, x, array.namespace(x=x), axis=axis)
-    assert xp.owns(got)
-    np.testing.assert_array_equal(xp.host(got), xp.host(call(slice(0, count or 11))))
-    assert len(seen) - 1 == (1 if array.library(x).is_lazy else -(-(count or 11) // 4))
