@@ -223,7 +223,7 @@ def chosen(
     teach = len(made.texts) - 1
 
     def window(number: int, first: int) -> Windows:
-        return Windows(np.asarray([number]), np.asarray([first]), np.zeros(1, np.int64), length)
+        return Windows(np.asarray([number]), np.asarray([first]), length)
 
     begins = evenly(0, context - length, steps, rng)
     edges = {"within": (0, trained), "beyond": (trained, context), "asked": (asked[-1], context)}

@@ -171,14 +171,13 @@ class Windows(NamedTuple):
 
     texts: np.ndarray  # (windows,), int64: the number of the text
     firsts: np.ndarray  # the same: the position of the first token
-    documents: np.ndarray  # the same: the document of each, from 0 in the batch
     length: int  # tokens, and as many that are predicted, from the second on
 
 
 def draw_window(step: int, texts: int, context: int, length: int, seed: int) -> Windows:
     """Return the window of a step, anywhere in the first `texts` of all; determined by seed and step alone."""
     rng = np.random.default_rng([seed, step])
-    return Windows(rng.integers(0, texts, 1), rng.integers(0, context - length, 1), np.arange(1), length)
+    return Windows(rng.integers(0, texts, 1), rng.integers(0, context - length, 1), length)
 
 
 def spread_windows(
@@ -191,7 +190,7 @@ def spread_windows(
         for number in texts:
             places = (np.arange(count) + rng.random(count)) / count
             firsts = low - 1 + (places * (high - low - length + 1)).astype(np.int64)
-            rows.append(Windows(np.full(count, number), firsts, np.zeros(count, np.int64), length))
+            rows.append(Windows(np.full(count, number), firsts, length))
         found[part] = tuple(rows)
     return found
 
@@ -245,7 +244,7 @@ class TextCaches:
         return probabilities
 
     def losses(self, batch: Windows) -> Tensor:
-        """Return the mean loss of each document of a batch: next tokens, in nats."""
+        """Return the mean loss of each window of a batch: next tokens, in nats."""
         found, positions = [], _positions(self._model)
         with recompute_attention(self._attention):
             for number, first in zip(batch.texts.tolist(), batch.firsts.tolist(), strict=True):
@@ -255,9 +254,7 @@ class TextCaches:
                 some = {"position_ids": places, self._cache: PrefixCache(text, first, positions), "use_cache": True}
                 logits = self._model(ids[:, :-1], **some).logits
                 found.append(torch.nn.functional.cross_entropy(logits[0].float(), ids[0, 1:]))
-        losses, numbers = torch.stack(found), np.arange(int(batch.documents.max()) + 1)
-        own = torch.from_numpy(batch.documents == numbers[:, None]).to(losses.device)
-        return torch.where(own, losses, 0.0).sum(-1) / own.sum(-1)  # in one order, on a GPU too
+        return torch.stack(found)
 
     def forget(self) -> None:
         """Remove all texts."""

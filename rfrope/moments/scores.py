@@ -340,16 +340,11 @@ def blocks_for_error(
     """
     kernel, confidence = read_kernel(kernel), probability("confidence", confidence)
     error = positive("error", error)
-    blocks = hoeffding(read_range(kernel, max_lag), confidence) / error / error
+    lags = (math.prod(2 * m + 1 for m in read_range(kernel, max_lag)) - 1) // 2
+    blocks = 2.0 * (math.log(2.0 * lags) - math.log1p(-confidence)) / error / error  # Hoeffding, and a union bound
     if not blocks < 2.0**62:
         raise ValueError(f"error is {error}; expected an error that fewer than 2**62 blocks reach")
     return max(1, math.ceil(blocks))
-
-
-def hoeffding(max_lag: Sequence[int], confidence: float) -> float:
-    """Return the number of blocks times the squared error that independent draws keep at all lags of a range."""
-    lags = (math.prod(2 * m + 1 for m in max_lag) - 1) // 2
-    return 2.0 * (math.log(2.0 * lags) - math.log1p(-confidence))
 
 
 def _read(q: Array, k: Array, lags: Array, kernel: Kernel | str, pairing: str) -> tuple[Content, Kernel]:

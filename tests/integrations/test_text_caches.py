@@ -26,8 +26,7 @@ def whole(model, batch):
 
 
 def batch_at(*firsts, length=16):
-    numbers = np.arange(len(firsts))
-    return text_caches.Windows(np.zeros(len(firsts), np.int64), np.asarray(firsts), numbers, length)
+    return text_caches.Windows(np.zeros(len(firsts), np.int64), np.asarray(firsts), length)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,16 +74,6 @@ def test_models_whose_keys_cannot_be_rotated_again_are_refused(kind, values):
             text_caches.TextCaches(model).read(IDS)
         rotary = next(one for one in model.modules() if isinstance(one, rotations.Positions))
         assert "rotated" not in vars(rotary)
-
-
-def test_each_document_has_the_mean_of_its_windows():
-    model = made("llama", num_hidden_layers=1, initializer_range=0.3).eval().requires_grad_(False)
-    texts, batch = text_caches.TextCaches(model), batch_at(0, 40, 72)
-    with replace_rotary(model, rfrope.from_config(model.config)[0]):
-        texts.read(IDS)
-        each = texts.losses(batch)
-        found = texts.losses(batch._replace(documents=np.asarray([1, 0, 1])))
-    torch.testing.assert_close(found, torch.stack([each[1], (each[0] + each[2]) / 2.0]))
 
 
 def test_attention_is_as_it_was_after_losses_and_forms_activations_again_for_gradients(monkeypatch):
@@ -162,7 +151,7 @@ def test_windows_lie_anywhere_in_learning_and_evenly_in_what_chooses():
     firsts = np.concatenate([one.firsts for one in drawn])
     assert {*firsts} == {*range(CONTEXT - 16)}, "and the token after the last is there, too"
     assert {*np.concatenate([one.texts for one in drawn])} == {0, 1, 2}
-    assert {(one.length, *one.documents) for one in drawn} == {(16, 0)}
+    assert {one.length for one in drawn} == {16}
     again = text_caches.draw_window(7, 3, CONTEXT, 16, 5)
     assert all(np.array_equal(one, other) for one, other in zip(again, drawn[7], strict=True))
     parts = text_caches.spread_windows([4, 5], TRAINED, CONTEXT, 16, 0)

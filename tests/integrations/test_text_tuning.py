@@ -204,7 +204,7 @@ def test_kinds_of_layers_that_see_little_keep_their_own():
     assert found.rope.source.model.name == "full_attention"
     assert found.steps in (0, 1, 2)
     ids = documents(1)[0]
-    caches, windows = text_caches.TextCaches(model), text_caches.Windows(*np.asarray([[0], [40], [0]]), 16)
+    caches, windows = text_caches.TextCaches(model), text_caches.Windows(*np.asarray([[0], [40]]), 16)
     ropes = {one.source.model.name: one for one in rfrope.from_config(model.config)} | {"full_attention": found.rope}
     with torch.no_grad(), replace_rotary(model, ropes):
         caches.read(ids)
