@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 from collections.abc import Iterator
@@ -17,17 +16,7 @@ from rfrope._backends import diagnostics
 from rfrope._core import files, parallel
 from rfrope._core.results import Report, Words, plain
 from rfrope.cli import page
-from rfrope.cli.shared import (
-    add_command,
-    add_files,
-    check_files,
-    is_saved,
-    naming,
-    one_of,
-    print_report,
-    print_text,
-    whole,
-)
+from rfrope.cli.shared import add_command, add_files, check_files, is_saved, naming, one_of, whole
 from rfrope.models.verdicts import CODES
 from rfrope.plotting import panels
 from rfrope.plotting.panels import Curve, Panel
@@ -174,9 +163,6 @@ def _doctor(options: argparse.Namespace) -> int:
         "libraries": [one.diagnose() for one in diagnostics.LIBRARIES],
         "accelerators": [one.diagnose() for one in diagnostics.BACKENDS],
     }
-    if options.json:
-        print_text(json.dumps(here | counts | {name: [*map(asdict, each)] for name, each in found.items()}, indent=1))
-        return 0
     active = ", ".join(f"{sum(one.active for one in each)} of {len(each)} {title}" for title, each in found.items())
     verdict = f"rfrope {here['rfrope']} works: {active} are active."
     about = f"Python {here['python']}, {here['system']}; {counts['threads']} threads, {counts['cores']} cores"
@@ -188,5 +174,6 @@ def _doctor(options: argparse.Namespace) -> int:
             lines += [f"  {'active' if one.active else '-':6}  {one.name}: {said}"]
             lines += [f"{'':10}next: {one.advice}"] if one.advice else []
         parts.append(Words(lines))
-    print_report(options, Report(parts, verdict))
+    data = here | counts | {name: [*map(asdict, each)] for name, each in found.items()}
+    page.emit(options, "", Report(parts, verdict), data)
     return 0

@@ -79,9 +79,8 @@ def _export(options: argparse.Namespace) -> tuple[Report, Any]:
         raise ValueError(f"{options.source} has a RoPE for {list_names(ropes)}; expected one of them as --part")
     (rope,) = ropes.values()
     chosen = {name: getattr(options, name) for name in ("context", "base", "dtype", "architecture")}
-    if options.output is None and (
-        options.model is not None or (options.part is not None and is_saved(options.source))
-    ):
+    unwritten = options.model is not None or (options.part is not None and is_saved(options.source))
+    if unwritten and options.output is None:
         raise ValueError("--model and its --part need a file to write; expected -o with them")
     if options.output is None:
         made = _simplify(engines.export(rope, options.to, **chosen))
