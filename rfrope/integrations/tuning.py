@@ -145,10 +145,13 @@ def tune_modules(
     ropes = read_starts({AS_IT_IS: own} if starts is None else starts, own, per, sets)
     options = read_options(loss, learning, validation, held_out, steps, rate, race, check_every)
     names = read_learnable(learnable)
+    device = next((one.device for one in model.parameters()), None)
 
     def make(ropes: Sequence[Rope]) -> list[Module]:
-        each = list(ropes) * (len(found) // len(ropes))
-        made = [_twin(one, rope, names) for one, rope in zip(found, each, strict=True)]
+        made = []
+        for one, rope in zip(found, [*ropes] * (len(found) // len(ropes)), strict=True):
+            made.append(RotaryEmbedding(rope, names, layout=one.layout).to(device))
+            made[-1].head_dim = one.head_dim
         if per == "model":
             share(made)
         return made
@@ -289,19 +292,10 @@ def _rotaries(model: Module) -> list[Module]:
     return found
 
 
-def _twin(module: Module, rope: Rope, learnable: tuple[str, ...]) -> Module:
-    """Return a module that takes what another takes, and learns from a Rope."""
-    made = RotaryEmbedding(rope, learnable, layout=module.layout)
-    made.head_dim = module.head_dim
-    device = next((one.device for one in module.parameters()), None)
-    return made if device is None else made.to(device)
-
-
 @contextmanager
 def _swapped(model: Module, found: Sequence[Module], made: Sequence[Module] | None) -> Iterator[None]:
     """Replace some modules by others."""
     new = {} if made is None else {id(old): one for old, one in zip(found, made, strict=True)}
-    device = next((one.device for one in model.parameters()), None)
     places = [
         (parent, name, child)
         for parent in model.modules()
@@ -310,8 +304,7 @@ def _swapped(model: Module, found: Sequence[Module], made: Sequence[Module] | No
     ]
     try:
         for parent, name, child in places:
-            one = new[id(child)]
-            parent._modules[name] = one if device is None else one.to(device)
+            parent._modules[name] = new[id(child)]
         yield
     finally:
         for parent, name, child in places:
