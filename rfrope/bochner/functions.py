@@ -16,9 +16,9 @@ from rfrope.bochner import inversion, witnesses
 from rfrope.bochner.inversion import Negative, Spectrum
 from rfrope.bochner.piecewise import Function
 from rfrope.bochner.reading import NORMAL, Lags, check_even, check_values, find_scale, read_lags
-from rfrope.bochner.tabulated import Certificate, Measure, Separable, Tabulated, compare, read_measure, tabulate
+from rfrope.bochner.tabulated import Certificate, Measure, Tabulated, compare, read_measure, tabulate
 from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
-from rfrope.kernels import Kernel
+from rfrope.kernels import Kernel, axes
 from rfrope.kernels.parameters import positive
 
 _CHECKED = 20.0  # scales over which Phi is compared closely
@@ -61,7 +61,7 @@ def from_function(
     Returns
     -------
     Kernel
-        With ``.certificate``, a `Certificate`.
+        With ``.certificate``, a `Certificate`; of a sequence, each of its ``.kernels`` has one.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def from_function(
             raise ValueError("phi is an empty sequence; expected a function, or one function for each axis")
         if ndim not in (1, len(phi)):
             raise ValueError(f"ndim is {show(ndim)} and phi has {len(phi)} functions; expected one for each axis")
-        return Separable(tuple(from_function(f, scale=scale, tolerance=tolerance) for f in phi))
+        return axes(*(from_function(f, scale=scale, tolerance=tolerance) for f in phi))
     question = _read_question(phi, ndim, scale, tolerance, bounded=True)
     spectrum, negative = _transform(question)
     _refuse_negative(question, spectrum, negative)

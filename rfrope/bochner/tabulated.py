@@ -21,7 +21,6 @@ from rfrope._core.results import Result
 from rfrope.bochner.piecewise import Pieces, Unresolved, abel, build
 from rfrope.bochner.witnesses import UndecidedError
 from rfrope.kernels import Kernel
-from rfrope.kernels.algebra import Axes
 from rfrope.kernels.parameters import radius
 
 _FURTHEST = 1e150  # lags beyond it are as good as infinite
@@ -318,28 +317,6 @@ class Inverse:
             if not active.size:
                 break
         return pieces.centres[panel] + half * t
-
-
-@dataclass(frozen=True, repr=False)
-class Separable(Axes):
-    """Product of kernels from functions, one for each axis; `kernels.axes` with a certificate."""
-
-    @property
-    def certificate(self) -> Certificate:
-        """Certificate of the product: errors add, masses multiply."""
-        parts: list[Certificate] = [k.certificate for k in self.kernels]  # type: ignore[attr-defined]
-        worst = max(parts, key=lambda part: part.sup_error)
-        return dataclasses.replace(
-            worst, **{name: join([getattr(part, name) for part in parts]) for name, join in _JOINED.items()}
-        )
-
-
-_JOINED: dict[str, Callable[[list[Any]], Any]] = {  # fields of the certificate of a product, from those of its factors
-    **dict.fromkeys(("sup_error", "negative_mass", "unaccounted", "tolerance"), math.fsum),
-    **dict.fromkeys(("mass", "atom"), math.prod),
-    **dict.fromkeys(("reach", "whole_lags"), min),
-    "n_lags": sum,
-}
 
 
 def tabulate(pieces: Pieces, measure: Measure, atom: float, origin: str, certificate: Certificate) -> Tabulated:

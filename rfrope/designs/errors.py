@@ -35,17 +35,12 @@ class Error(NamedTuple):
 def error(kernel: Kernel, omega: np.ndarray, max_lag: tuple[int, ...]) -> Error:
     """Return the error of the mean kernel over the whole lags up to `max_lag`, one of each pair +-lag."""
     lags, weights = lags_within(max_lag, _MOST_LAGS)
-    errors = np.abs(mean_kernel(omega, lags) - kernel.phi(kernel.restore_shape(lags)))
+    mean = mean_cos if omega.size * len(lags) >= _MANY_PHASES else mean_cos.generic
+    found = mean(Angles(lags, omega.astype(np.float64, copy=False), None, np))
+    errors = np.abs(found - kernel.phi(kernel.restore_shape(lags)))
     largest = int(np.argmax(errors))
     rms = math.sqrt(float(weights @ (errors * errors)) / float(np.sum(weights)))
     return Error(rms, float(errors[largest]), tuple(int(number) for number in lags[largest]))
-
-
-def mean_kernel(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """Return the mean kernel of frequencies ``(D, k)`` at lags ``(L, k)``."""
-    mean = mean_cos if omega.size * len(lags) >= _MANY_PHASES else mean_cos.generic
-    found: np.ndarray = mean(Angles(lags, omega.astype(np.float64, copy=False), None, np))
-    return found
 
 
 def lags_within(max_lag: tuple[int, ...], most: int) -> tuple[np.ndarray, np.ndarray]:

@@ -400,10 +400,6 @@ def _matches(targets: np.ndarray, places: np.ndarray) -> Pairs:
 
 def _found_in(values: np.ndarray, wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
     """Indices of some numbers among sorted ones, 0 where they are not there, and then not `found` either."""
-    if values[-1] - values[0] == len(values) - 1 and np.all(values == np.rint(values)):  # consecutive: no search
-        at = wanted - values[0]
-        found &= (at >= 0) & (at < len(values)) & (at == np.rint(at))
-        return np.where(found, at, 0).astype(np.int64)
     at = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
     found &= values[at] == wanted
     return np.where(found, at, 0)
