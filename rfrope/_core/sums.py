@@ -147,12 +147,6 @@ def mean_cos(angles: Angles) -> Array:
     return _sum_parts(angles, each, 1, math.prod(angles.shape[:-1]))[0] / angles.blocks
 
 
-def mean_cos_of_phases(phases: Array, xp: ModuleType, power: int = 1) -> Array:
-    """Mean of a power of ``cos u`` over the blocks, for phases ``(..., D)`` as they are."""
-    cos = xp.cos(phases)
-    return xp.mean(cos if power == 1 else cos**power, axis=-1)
-
-
 def waves_of_phases(phases: Array, quantity: str, xp: ModuleType) -> Array:
     """``cos u``, ``cos 2u`` or ``sin u`` of phases as they are, by the name of what is averaged (`QUANTITIES`)."""
     if quantity == "sin":

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, sums
+from rfrope._core import angles, array
 from rfrope._core.arguments import is_several, positive, show, whole
 from rfrope._core.results import WIDTH, Part, Report, Result, Table, Words
 from rfrope.analysis.bases import integral_rule, ladder_base
@@ -21,7 +20,6 @@ from rfrope.rotation.rope import Rope
 _SHOWN = 7  # lags that a reader sees, beside 0
 _LADDER = 1e-6  # largest relative departure of a geometric ladder from its base
 _FAR = 0.15  # root mean square from which a fitted kernel does not describe the curve
-_NORMAL = 8  # blocks from which on scores of random tokens are normal enough for a share
 _VARIED = 1.0052  # of products of two softplus of standard normal numbers, the standard deviation over the mean
 _HIGH = 0.9  # value of the mean kernel from which two positions look the same
 
@@ -54,10 +52,6 @@ class AxisSummary(Result):
         Fraction of the lags 1, ..., context - 1 with mean kernel below 0.
     lowest, lowest_lag : float, int
         Smallest value of the mean kernel, and its lag.
-    found_less : float
-        Probability that a random unit token scores less with itself at `lowest_lag` than with a random other one, if
-        both scores are normal: accurate to 0.01 from some ten blocks on. None for a polar Rope, with which every pair
-        of tokens follows the mean kernel.
     aliasing_distance : int or None
         First lag at which the mean kernel is 0.9 or more again, after being below.
     integral_rule : float
@@ -92,7 +86,6 @@ class AxisSummary(Result):
     negative_share: float
     lowest: float
     lowest_lag: int
-    found_less: float | None
     aliasing_distance: int | None
     integral_rule: float
     fit: KernelFit | None
@@ -256,7 +249,7 @@ def summarise(
         raise TypeError(f"name is {show(name)}; expected a string")
     still = np.zeros(0 if polar else (head_dim + 1) // 2 - n_blocks)
     axes = tuple(
-        _axis_summary(axis, np.concatenate([column, still]), n_blocks, lengths[axis], polar)
+        _axis_summary(axis, np.concatenate([column, still]), n_blocks, lengths[axis])
         for axis, column in enumerate(omega.T)
     )
     span = lengths[0] if len(set(lengths)) == 1 else lengths
@@ -278,7 +271,7 @@ def _lengths(context: Any, omega: np.ndarray) -> tuple[int, ...]:
     return lengths * axes if len(lengths) == 1 else lengths
 
 
-def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int, polar: bool) -> AxisSummary:
+def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSummary:
     """Read the frequencies of one axis; those beyond the first `n_blocks` are 0."""
     turning = np.abs(theta[theta != 0.0])
     lengths = 2.0 * math.pi / turning if turning.size else np.array([math.inf])
@@ -304,23 +297,11 @@ def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int, pol
         negative_share=n_negative / (context - 1),
         lowest=0.0 if abs(lowest) <= rounded else lowest,
         lowest_lag=lowest_lag,
-        found_less=None if polar else _found_less(theta, lowest_lag),
         aliasing_distance=aliasing_distance(theta, context - 1, threshold=_HIGH),
         integral_rule=integral_rule(context),
         fit=fit_kernel(turning, context - 1)[0] if turning.size else None,
         context=context,
     )
-
-
-def _found_less(theta: np.ndarray, lag: int) -> float:
-    """Probability that a random unit vector scores less with itself at a lag than with another: by normal laws.
-
-    The shares of the blocks in its squared length are uniform on a simplex, so the score with itself has the mean C and
-    the variance ``(mean cos^2 - C^2) / (D + 1)``; with another it has 0 and ``1 / (2 D)``.
-    """
-    mean, square = (float(sums.mean_cos_of_phases(lag * theta, np, power)) for power in (1, 2))
-    variance = (square - mean * mean) / (len(theta) + 1.0) + 0.5 / len(theta)
-    return NormalDist().cdf(-mean / math.sqrt(variance))
 
 
 def _finding(axis: AxisSummary, polar: bool) -> str:
@@ -358,9 +339,6 @@ def _describe_axis(axis: AxisSummary, summary: Summary) -> Iterator[Part]:
     share = f"{100.0 * axis.negative_share:.2g} % of them all"
     rows.append(("below 0", f"{_first(axis.first_negative_lag)}; at {share}"))
     rows.append(("lowest", f"{axis.lowest:.3f}, at distance {axis.lowest_lag}"))
-    if axis.found_less is not None and summary.head_dim >= 2 * _NORMAL:
-        share = f"{100.0 * axis.found_less:.0f} %"
-        rows.append(("", f"(there {share} of tokens score less with equal content than with random content)"))
     rows.append((f"{_HIGH} or more again", _first(axis.aliasing_distance)))
     if summary.polar:
         rows.append(("of one pair", f"as above, standard deviation {summary.random_std:.3f} at most (random contents)"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, parallel, random, sums
+from rfrope._core import array, parallel, random
 from rfrope._core.arguments import MOST, choice, is_several, show, whole
 from rfrope.designs.errors import NEGLIGIBLE, Lags, descend, error, lags_within, search
 from rfrope.designs.sets import needs_table, quantile, strata_of_magnitude, stratified, transport, uniforms
@@ -268,7 +268,7 @@ def _minimax(omega: np.ndarray, lags: np.ndarray, target: np.ndarray, steps: int
 
 
 def _errors(omega: np.ndarray, lags: np.ndarray, target: np.ndarray) -> np.ndarray:
-    return np.asarray(sums.mean_cos_of_phases(_phases(omega, lags), np) - target)
+    return np.asarray(np.mean(np.cos(_phases(omega, lags)), axis=-1) - target)
 
 
 def _phases(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
