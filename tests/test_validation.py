@@ -1,6 +1,5 @@
 """``validate`` passes right kernels and fails wrong ones."""
 
-import concurrent.futures
 import functools
 import itertools
 import json
@@ -13,7 +12,7 @@ from scipy import stats
 from wrong_kernels import EXAMPLES, Wrong
 
 import rfrope
-from rfrope import Kernel, kernels, validate, validation
+from rfrope import kernels, validate, validation
 from rfrope.moments import polar_error, polar_score
 from rfrope.validation import QUANTITIES, Row, Validation, default_lags, example_pairs
 
@@ -193,11 +192,6 @@ def test_one_seed_one_result():
     assert seeded("gaussian", rng=np.random.default_rng(1), **SMALL).passed
 
 
-def test_an_executor_changes_nothing():
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        assert seeded("gaussian", executor=pool, n_samples=2**17) == seeded("gaussian", n_samples=2**17)
-
-
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_n_blocks_takes_the_first_blocks(pairing):
     q, k = example_pairs()
@@ -249,20 +243,6 @@ def test_default_lags_surround_the_half_height(text):
     assert phi[2] == pytest.approx(0.5, abs=5e-3)
     assert phi[0] > phi[1] > phi[2] > phi[3]
     assert np.all(lags[:, 0] < 0.0)  # a causal query looks back
-
-
-def test_default_lags_of_a_kernel_that_never_falls_are_finite():
-    class Constant(Kernel):
-        ndim = 1
-        draws = 1
-
-        def _transport(self, u):
-            return 0.0 * u
-
-        def _phi(self, lags, xp):
-            return 0.0 * lags[..., 0] + 1.0
-
-    assert np.all(np.isfinite(default_lags(Constant())))
 
 
 # -- standard errors ---------------------------------------------------------------------------------------------------

@@ -235,12 +235,6 @@ def test_gradients_of_llama3_are_finite_everywhere(high, torch):
     assert bool(torch.isfinite(omega.grad).all())
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-def test_under_jit(name, jax):
-    got = jax.jit(lambda w: SCHEMES[name](w).frequencies)(jax.numpy.asarray(rfrope.geometric(8)))
-    np.testing.assert_allclose(np.asarray(got), SCHEMES[name](rfrope.geometric(8)).frequencies, rtol=1e-15)
-
-
 def test_yarn_looks_at_no_value_that_is_lazy_or_on_a_device(xp):
     said = "base is None, and frequencies are lazy or on a device"
     with pytest.raises(ValueError, match=said) if xp.lazy else contextlib.nullcontext():
