@@ -167,18 +167,6 @@ def test_passed_and_worst():
     assert math.isnan(result_of(5.0, math.nan, 2.0).worst.z)
 
 
-def test_to_dict_is_json():
-    result = seeded("gaussian(ndim=2)", lags=[[1.0, 2.0]], **SMALL)
-    text = json.dumps(result.to_dict(), allow_nan=False)
-    held = json.loads(text)
-    assert held["passed"] is True
-    assert held["kernel"] == "gaussian(scale=1.0, ndim=2)"
-    assert held["rows"][0]["lag"] == [1.0, 2.0]
-    assert len(held["rows"]) == len(result.rows)
-    assert held["worst"]["z"] == result.worst.z
-    assert {"lags", "alpha", "bound", "n_samples", "n_trials", "n_blocks", "n_pairs", "spread"} < set(held)
-
-
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 

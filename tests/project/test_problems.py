@@ -3,7 +3,6 @@
 import math
 import pathlib
 
-import mpmath as mp
 import numpy as np
 import problems
 import pytest
@@ -50,17 +49,6 @@ def test_values_by_hand_are_those_of_the_reference_and_of_the_library(name, para
     problem = problems.KernelProblem(name, made, (1.0,) * made.ndim, ())
     assert float(problems.phi_reference(problem, lag)) == pytest.approx(value, rel=1e-14)
     assert float(made(np.asarray(lag))) == pytest.approx(value, rel=1e-13)
-
-
-@pytest.mark.parametrize("case", problems.FREQUENCIES, ids=lambda c: f"{c.function}-{c.arguments}")
-def test_frequency_sets_match_their_formula_and_the_library(case):
-    n = case.arguments["n_blocks"]
-    if case.function == "geometric":
-        exact = [mp.mpf(case.arguments.get("base", 10_000)) ** (-mp.mpf(i) / n) for i in range(n)]
-    else:
-        exact = [mp.mpf(case.arguments["step"]) * i for i in range(1, n + 1)]
-    assert [float(v) for v in exact] == pytest.approx(case.values, rel=1e-15)
-    np.testing.assert_allclose(getattr(rfrope, case.function)(**case.arguments), case.values, rtol=1e-15)
 
 
 @pytest.mark.parametrize("case", problems.SCORES, ids=lambda c: c.name)

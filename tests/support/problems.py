@@ -1,4 +1,4 @@
-"""Problems with exact answers, as data: kernels, frequency sets and scores, and where the answers come from.
+"""Problems with exact answers, as data: kernels and scores, and where the answers come from.
 
 The kernel problems are derived by walking the registry: `FAMILIES` says how, and `test_problems.py` fails as soon as a
 registered kernel is missing from it. Below the data stand the two statistical checks that several test modules share.
@@ -245,27 +245,6 @@ def phi_reference(problem: KernelProblem, lag: Any) -> mp.mpf:
         values = np.broadcast_to(getattr(problem.kernel, family.stretch), problem.kernel.ndim).tolist()
         by = mp.fmul if family.inverse else mp.fdiv
         return family.reference(problem.kernel, tuple(by(x, v) for x, v in zip(components, values, strict=True)))
-
-
-# -- frequencies -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FrequencySet:
-    """Frequencies known exactly: the call that makes them, and their values."""
-
-    function: str
-    arguments: dict[str, Any]
-    values: tuple[float, ...]
-
-
-FREQUENCIES = (  # section 5 of the mathematics page: base^(-2i/d) for i = 0..D-1, and i x for i = 1..D
-    FrequencySet("geometric", {"n_blocks": 4}, (1.0, 0.1, 0.01, 0.001)),
-    FrequencySet("geometric", {"n_blocks": 3, "base": 8.0}, (1.0, 0.5, 0.25)),
-    FrequencySet("geometric", {"n_blocks": 2, "base": 500000.0}, (1.0, 0.001414213562373095)),  # 1/sqrt(5e5)
-    FrequencySet("arithmetic", {"n_blocks": 3, "step": 0.5}, (0.5, 1.0, 1.5)),
-    FrequencySet("arithmetic", {"n_blocks": 1, "step": 0.25}, (0.25,)),
-)
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
