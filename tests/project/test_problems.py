@@ -49,23 +49,3 @@ def test_values_by_hand_are_those_of_the_reference_and_of_the_library(name, para
     problem = problems.KernelProblem(name, made, (1.0,) * made.ndim, ())
     assert float(problems.phi_reference(problem, lag)) == pytest.approx(value, rel=1e-14)
     assert float(made(np.asarray(lag))) == pytest.approx(value, rel=1e-13)
-
-
-@pytest.mark.parametrize("case", problems.SCORES, ids=lambda c: c.name)
-def test_scores_match_complex_arithmetic_and_the_library(case):
-    half = len(case.q) // 2
-    z_q, z_k = (np.array(v[:half]) + 1j * np.array(v[half:]) for v in (case.q, case.k))
-    lag = np.subtract(case.k_position, case.q_position)
-    phases = np.atleast_1d(np.dot(case.frequencies, lag) if np.ndim(lag) else np.multiply(case.frequencies, lag))
-    products = z_q * np.conj(z_k)
-    assert products.real.tolist() == list(case.a)
-    assert products.imag.tolist() == list(case.b)
-    # S = Re sum (A + i B) exp(-i u) with u = lag . theta
-    assert np.sum(products * np.exp(-1j * phases)).real == pytest.approx(case.score, abs=1e-14)
-
-    q, k = (np.array([v], dtype=float) for v in (case.q, case.k))
-    a, b = rfrope.block_coefficients(q, k)
-    assert (a[0].tolist(), b[0].tolist()) == (list(case.a), list(case.b))
-    where_q, where_k = (np.array([v], dtype=float) for v in (case.q_position, case.k_position))
-    found = rfrope.scores(q, k, where_q, where_k, np.array(case.frequencies))
-    assert found.item() == pytest.approx(case.score, abs=1e-13)

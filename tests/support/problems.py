@@ -1,4 +1,4 @@
-"""Problems with exact answers, as data: kernels and scores, and where the answers come from.
+"""Kernels with exact answers, as data, and where the answers come from.
 
 The kernel problems are derived by walking the registry: `FAMILIES` says how, and `test_problems.py` fails as soon as a
 registered kernel is missing from it. Below the data stand the two statistical checks that several test modules share.
@@ -245,40 +245,6 @@ def phi_reference(problem: KernelProblem, lag: Any) -> mp.mpf:
         values = np.broadcast_to(getattr(problem.kernel, family.stretch), problem.kernel.ndim).tolist()
         by = mp.fmul if family.inverse else mp.fdiv
         return family.reference(problem.kernel, tuple(by(x, v) for x, v in zip(components, values, strict=True)))
-
-
-# -- scores ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ScoreProblem:
-    """A query and a key in ``half`` pairing with the score and its block coefficients, worked out by hand."""
-
-    name: str
-    q: tuple[float, ...]
-    k: tuple[float, ...]
-    q_position: Any
-    k_position: Any
-    frequencies: tuple[Any, ...]
-    a: tuple[float, ...]
-    b: tuple[float, ...]
-    score: float
-
-
-_ANGLE = math.atan2(4.0, 3.0)  # cos 3/5, sin 4/5; twice it: -7/25, 24/25
-SCORES = (
-    ScoreProblem("lag 0", (1, 2), (3, 4), 7, 7, (0.3,), (11,), (2,), 11.0),  # S = A cos 0 + B sin 0
-    ScoreProblem("key one ahead", (1, 2), (3, 4), 0, 1, (_ANGLE,), (11,), (2,), 8.2),  # 11 * 3/5 + 2 * 4/5
-    ScoreProblem("key one behind", (1, 2), (3, 4), 1, 0, (_ANGLE,), (11,), (2,), 5.0),  # 11 * 3/5 - 2 * 4/5
-    ScoreProblem("previous of many", (1, 2), (3, 4), 1001, 1000, (_ANGLE,), (11,), (2,), 5.0),  # the lag alone counts
-    ScoreProblem("quarter turn", (0, 1), (1, 0), 3, 4, (math.pi / 2,), (0,), (1,), 1.0),  # B = q_2 k_1 - q_1 k_2
-    # 5 * -7/25 + 5 * 24/25 = 17/5, and -4 cos pi + 2 sin pi = 4
-    ScoreProblem("two blocks", (1, 2, 3, 4), (2, 0, 1, -1), 0, 2, (_ANGLE, math.pi / 2), (5, -4), (5, 2), 7.4),
-    # lag (1, -2), phase -angle: 11 * 3/5 - 2 * 4/5
-    ScoreProblem("two axes", (1, 2), (3, 4), (5, 1), (6, -1), ((_ANGLE, _ANGLE),), (11,), (2,), 5.0),
-    # 8.2 + 32
-    ScoreProblem("width beyond 2D", (1, 5, 2, 7), (3, 5, 4, 1), 0, 1, (_ANGLE, 0.0), (11, 32), (2, 30), 40.2),
-)
 
 
 # -- statistical checks ------------------------------------------------------------------------------------------------
