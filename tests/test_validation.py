@@ -27,11 +27,9 @@ RIGHT = [
     *(kernels.parse(text) for text in [*EXAMPLES, "constant()"]),
     *(rfrope.kernel(family, scale=(8.0, 9.0), ndim=2) for family in ("gaussian", "cauchy", "matern", "exponential")),
     *(rfrope.kernel(family, scale=(8.0, 9.0, 10.0), ndim=3) for family in ("gaussian", "cauchy", "matern")),
-    *(
-        MIXED,
-        MIXED * rfrope.kernel("sinc", bandwidth=0.1),
-        kernels.axes(MIXED, rfrope.kernel("exponential", scale=3.0)),
-    ),
+    MIXED,
+    MIXED * rfrope.kernel("sinc", bandwidth=0.1),
+    kernels.axes(MIXED, rfrope.kernel("exponential", scale=3.0)),
     MIXED.rescale(3.0).warp([[2.0]]),
 ]
 CONTENTS = {"real": {}, "polar": {"polar": True}, "polar with a bias": WITH_BIAS}

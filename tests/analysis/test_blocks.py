@@ -44,12 +44,6 @@ def test_wavelengths_of_several_axes_neither_overflow_nor_vanish(size):
 # -- density of states -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("base", "n_blocks"), [(2.0, 3), (10000.0, 64), (1e7, 5)])
-def test_a_geometric_ladder_is_fitted_exactly(base, n_blocks):
-    states = analysis.density_of_states(rfrope.geometric(n_blocks, base=base))
-    assert [states.low, states.high, states.distance] == pytest.approx([1.0 / base, 1.0, 1.0 / n_blocks], rel=1e-9)
-
-
 def test_bins_count_every_magnitude_once():
     omega = np.random.default_rng(2).normal(size=(3, 7, 2)) ** 3
     magnitudes = np.linalg.norm(omega, axis=-1).reshape(-1)

@@ -216,11 +216,9 @@ def test_a_polar_rope_says_of_any_two_tokens_what_others_say_of_equal_content():
     text, words = str(polar), str(plain)
     assert text.startswith("32 frequencies for 32 magnitudes of a head, over a context of 200 positions.")
     for said in (
-        *(
-            "In short: content on average first scores below 1/2",
-            "Blocks (one magnitude each)",
-            "  not rotated         0",
-        ),
+        "In short: content on average first scores below 1/2",
+        "Blocks (one magnitude each)",
+        "  not rotated         0",
         f"  of one pair         as above, standard deviation {polar.random_std:.3f} at most",
         "Score of any two tokens at a distance",
     ):

@@ -250,11 +250,9 @@ def test_gguf_files(files):
 
 # -- configs -----------------------------------------------------------------------------------------------------------
 
-KEYS = [
-    *("model_type", "hidden_size", "num_attention_heads", "head_dim", "rope_theta", "rope_scaling", "rotary_dim"),
-    *("rope_parameters", "max_position_embeddings", "partial_rotary_factor", "layer_types", "text_config"),
-    "num_hidden_layers",
-]
+KEYS = ["model_type", "hidden_size", "num_attention_heads", "head_dim", "rope_theta", "rope_scaling", "rotary_dim"]
+KEYS += ["rope_parameters", "max_position_embeddings", "partial_rotary_factor", "layer_types", "text_config"]
+KEYS += ["num_hidden_layers"]
 TYPES = ["llama", "qwen2_vl", "phi3", "gemma3", "deepseek_v3", "gptj", "nobody", "gpt_neox", "llama4", "mistral"]
 SCHEMES = [name for scheme in scaling.records() for name in (scheme.name, *scheme.aliases)]
 INNER = ["rope_type", "type", *registry.KEYS]
@@ -282,14 +280,10 @@ def test_configs(changes, seq_len):
 
 # -- the command line --------------------------------------------------------------------------------------------------
 
-OPTIONS = [
-    *("--head-dim", "--context", "--seed", "--design", "--json", "--heads", "-o", "--alpha", "--samples", "--qk"),
-    *("--help"),
-]
-VALUES = [
-    *("gaussian", "matern(nu=1.5)", "8", "0", "-1", "nan", "", "x", "1e400", "2", "ß", "--", "good.npz"),
-    *("config.json", "."),
-]
+OPTIONS = ["--head-dim", "--context", "--seed", "--design", "--json", "--heads", "-o"]
+OPTIONS += ["--alpha", "--samples", "--qk", "--help"]
+VALUES = ["gaussian", "matern(nu=1.5)", "8", "0", "-1", "nan", "", "x", "1e400", "2", "ß", "--"]
+VALUES += ["good.npz", "config.json", "."]
 PLACES = ["good.safetensors", "nothing.json", "bad.npz", "given.gguf", "1e9999999"]
 
 

@@ -15,18 +15,8 @@ from campaign import sparse
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.glob("[!_g]*/*.rst"))
-SLOW = {  # statistics and searches
-    *(
-        "explain/proofs.rst",
-        "explain/proofs_bounds.rst",
-        "explain/proofs_polar.rst",
-        "explain/limits.rst",
-        "explain/reading.rst",
-        "howto/inverse_design.rst",
-        "howto/designs.rst",
-        "howto/caches.rst",
-    )
-}
+SLOW = {f"explain/{name}.rst" for name in ("proofs", "proofs_bounds", "proofs_polar", "limits", "reading")}
+SLOW |= {f"howto/{name}.rst" for name in ("inverse_design", "designs", "caches")}  # statistics and searches
 needs_docs = pytest.mark.skipif(not PAGES, reason="docs/ is not here")
 
 

@@ -191,9 +191,7 @@ SCHEMES = {
 def test_what_a_rope_holds_goes_through_a_scheme(name):
     """Factors multiply, contexts grow where the scheme itself stretches them, and the steps are written down."""
     bare = SCHEMES[name](rfrope.geometric(8))
-    longer = {"dynamic_ntk": 1, "longrope": 1, "riflex": 1, "proportional": 2}.get(
-        name, 4
-    )  # the first two follow the text
+    longer = {"dynamic_ntk": 1, "longrope": 1, "riflex": 1, "proportional": 2}.get(name, 4)  # two follow the text
     for context in (300, (300, 50)):
         fields = {"pairing": "interleaved", "head_dim": 24, "attention_factor": 1.25, "context": context}
         before = Rope(2.0 * rfrope.geometric(8), **fields, source={"kernel": "constant()"})
