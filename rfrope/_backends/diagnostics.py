@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module, metadata
 from typing import Any
 
@@ -108,12 +109,9 @@ def version_of(package: str) -> str:
 # -- libraries ---------------------------------------------------------------------------------------------------------
 
 
-def _look_at(module: str) -> Callable[[], str]:
-    def look() -> str:
-        import_module(module)
-        return ""
-
-    return look
+def _look_at(module: str) -> str:
+    import_module(module)
+    return ""
 
 
 def _look_at_torch() -> str:
@@ -194,16 +192,16 @@ def _look_at_kernels() -> str:
 
 _LOOPS = "unset NUMBA_DISABLE_JIT NUMBA_NUM_THREADS, or pip install --upgrade --force-reinstall numba"
 LIBRARIES = (
-    Diagnostic("NumPy", "numpy", _look_at("numpy")),
-    Diagnostic("SciPy", "scipy", _look_at("scipy.special")),
+    Diagnostic("NumPy", "numpy", partial(_look_at, "numpy")),
+    Diagnostic("SciPy", "scipy", partial(_look_at, "scipy.special")),
     Diagnostic("PyTorch", "torch", _look_at_torch, "pip install torch"),
     Diagnostic("JAX", "jax", _look_at_jax, "pip install jax"),
-    Diagnostic("Dask", "dask", _look_at("dask.array"), "pip install 'dask[array]'"),
+    Diagnostic("Dask", "dask", partial(_look_at, "dask.array"), "pip install 'dask[array]'"),
     Diagnostic("CuPy", "cupy", _look_at_cupy, _CUPY, _CUPY),
 )
 BACKENDS = (
     Diagnostic("compiled loops", "numba", _look_at_loops, repair=_LOOPS),
-    Diagnostic("transforms for sums over many lags", "finufft", _look_at("finufft")),
+    Diagnostic("transforms for sums over many lags", "finufft", partial(_look_at, "finufft")),
     Diagnostic("torch operators", "torch", _look_at_operators, "see PyTorch above", "see PyTorch above"),
     Diagnostic("Triton kernels", "triton", _look_at_triton, "see PyTorch above", "see PyTorch above"),
     Diagnostic("CUDA kernels", "cupy", _look_at_kernels, "see CuPy above", "see CuPy above"),

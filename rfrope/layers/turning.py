@@ -401,7 +401,11 @@ class TurningModule(LearningModule):
         omega, turn, rows = self._omega(first.device), self._learned_turn(), None
         shift = None if self.phases is None else self._shift()
         if self.max_positions is not None:
-            self._check_rows(places, at, self.max_positions)
+            if at.is_floating_point():
+                raise TypeError(f"{places} are floats; expected integers, as max_positions is given")
+            last = self.max_positions - 1
+            if array.has_host_values(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) <= last:
+                raise ValueError(f"{places} go from {int(at.min())} to {int(at.max())}; expected 0 to {last}")
             rows = None if first.dtype == torch.float64 else self._rows(at, first.device)
         by_operators = rows is None and self._runs_operators(first)
         tables: dict[bool, Any] = {}
@@ -451,10 +455,3 @@ class TurningModule(LearningModule):
             return rotated_by_table(x, cos, sin, turn, None, _XP)
         grouped = x.unflatten(-3, (self._sets, group))
         return rotated_by_table(grouped, cos[..., None, :, :], sin[..., None, :, :], turn, None, _XP).flatten(-4, -3)
-
-    def _check_rows(self, name: str, at: Tensor, count: int) -> None:
-        """Refuse positions beyond the tables."""
-        if at.is_floating_point():
-            raise TypeError(f"{name} are floats; expected integers, as max_positions is given")
-        if array.has_host_values(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:
-            raise ValueError(f"{name} go from {int(at.min())} to {int(at.max())}; expected 0 to {count - 1}")

@@ -177,13 +177,9 @@ def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) 
     return frequencies.new_empty(shape), frequencies.new_empty(shape)
 
 
-def _run_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _run("cos_sin", positions, Angles(positions, frequencies, shift, _XP))
-
-
-def _run_waves(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> Tensor:
-    """Cos and sin in float32 of integer positions."""
-    return _run("cos_sin_float32", positions, Angles(positions, frequencies, shift, _XP))
+def _run_cos_sin(name: str, positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> Any:
+    """Cos and sin by a function: `cos_sin`, or `cos_sin_float32` of integer positions."""
+    return _run(name, positions, Angles(positions, frequencies, shift, _XP))
 
 
 def _sum_dtype(x: Tensor) -> Any:
@@ -411,13 +407,13 @@ _turn_by_table = _register(
 )
 _cos_sin = _register(
     "cos_sin(Tensor positions, Tensor frequencies, Tensor? shift) -> (Tensor, Tensor)",
-    _run_cos_sin,
+    partial(_run_cos_sin, "cos_sin"),
     _fake_cos_sin,
     _cos_sin_backward,
 )
 _waves = _register(
     "cos_sin_float32(Tensor positions, Tensor frequencies, Tensor? shift) -> Tensor",
-    _run_waves,
+    partial(_run_cos_sin, "cos_sin_float32"),
     lambda at, omega, shift: omega.new_empty((2, *_phases(at, omega, shift)), dtype=torch.float32),
     _waves_backward,
     lambda needs, waves, *angles: (waves, *angles),
