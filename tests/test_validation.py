@@ -178,6 +178,13 @@ def test_one_seed_one_result():
     assert seeded("gaussian", rng=np.random.default_rng(1), **SMALL).passed
 
 
+def test_an_executor_is_used_and_changes_nothing():
+    calls = []
+    each = lambda *job: calls.append(1) or map(*job)  # noqa: E731
+    assert seeded("gaussian", executor=each, n_samples=2**17) == seeded("gaussian", n_samples=2**17)
+    assert calls
+
+
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_n_blocks_takes_the_first_blocks(pairing):
     q, k = example_pairs()
