@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from rfrope._core import array
 from rfrope.data.model_types import known
-from rfrope.models import kernel_scheme
+from rfrope.models import Layers, kernel_scheme, list_layers
 
 try:
     import torch
@@ -138,9 +138,10 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     model : transformers.PreTrainedModel
         With a rotary module that makes tables from positions, as most have, or with tables in its attention. Vision and
         audio parts keep their own rotation, unless such a part is passed alone.
-    rope : Rope, array_like, `rfrope.layers.torch.RotaryEmbedding`, or mapping of str to these
+    rope : Rope, array_like, `rfrope.layers.torch.RotaryEmbedding`, mapping of str to these, or `rfrope.models.Layers`
         For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. May have
-        sets for each key head, or several axes. A module is trained with the model.
+        sets for each key head, or several axes. A module is trained with the model. ``Layers`` with numbers must rotate
+        the same layers as the config.
 
     Returns
     -------
@@ -151,7 +152,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     ------
     ValueError
         If the model has no such module, has another pairing or number of blocks than the Rope, or has kinds of layers
-        that a mapping lacks. The model is then unchanged.
+        that a mapping lacks, or if ``Layers`` rotate other layers. The model is then unchanged.
     TypeError
         If `model` is not a model.
 
@@ -182,6 +183,9 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     >>> replacement.attentions
     2
     """
+    if isinstance(rope, Layers):
+        _check_layers(model, rope)
+        rope = rope.ropes.get("", rope.ropes)
     done = Replacement()
     _watch_saving()
     rotaries = rotations.rotaries(model)
@@ -204,6 +208,29 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
         done.undo()
         raise
     return done
+
+
+def _check_layers(model: Module, layers: Layers) -> None:
+    """Refuse layers that do not match the model's: other layers rotate, or by a Rope of another name."""
+    given, config = layers.ropes_by_layer, getattr(model, "config", None)
+    if given is None or config is None:  # without numbers they do not describe single layers
+        return
+    own = list_layers(config).ropes_by_layer
+    if own is None:
+        raise ValueError(
+            f"rope numbers {len(given)} layers, and the config of this {type(model).__name__} does not number its own; "
+            "expected rope.ropes, a mapping by kind of layer"
+        )
+    if len(given) != len(own):
+        raise ValueError(f"rope is for {len(given)} layers, and this {type(model).__name__} has {len(own)}")
+    one_for_all = [*layers.ropes] == [""]
+    for i, (one, name) in enumerate(zip(given, own, strict=True)):
+        if (one is None) != (name is None) or not (one_for_all or one == name):
+            said = ["no RoPE" if each is None else f"the RoPE {each!r}" if each else "RoPE" for each in (one, name)]
+            raise ValueError(
+                f"rope has {said[0]} in layer {i}, and the config of this {type(model).__name__} {said[1]}; expected "
+                "list_layers of the model's own config, or rope.ropes, a mapping by kind of layer"
+            )
 
 
 def _watch_saving() -> None:

@@ -48,7 +48,7 @@ def test_a_model_of_the_exported_config_turns_by_it(model_type):
     model = family.from_config(own).eval()
     layers = changed(list_layers(own))
     before = tiny_models.logits(model)
-    with replace_rotary(model, layers.ropes.get("", layers.ropes)):
+    with replace_rotary(model, layers):
         wanted = tiny_models.logits(model)
     held = own.to_dict() | engines.export(layers, "transformers")
     held = {key: value for key, value in held.items() if key not in ("rope_theta", "rope_scaling")}

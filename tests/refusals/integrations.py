@@ -62,6 +62,12 @@ def replaced(rope, model_type="llama", by="replace_rotary", change=lambda model:
         assert not any("polar" in vars(layer) or "turning" in vars(layer) for layer in model.modules())
 
 
+def layers(other, of="smollm3", model_type="smollm3", **values):
+    """Replace rotations by those of the layers of another config."""
+    told = made(of, **values).config.to_dict() | other
+    replaced(rfrope.models.list_layers(told), model_type, **values)
+
+
 def configured(told):
     """A model whose config says so; transformers wraps some errors of a config into its own."""
     transformers()[1].register()
@@ -134,6 +140,19 @@ ROWS = [
     (lambda: replaced(ONE), ValueError, "rope is polar; expected a Rope with polar=False"),
     (lambda: transformers()[1].replace_rotary(library("torch").module.nn.Linear(2, 2), HALF), ValueError,
      "Linear: it has no rotary module; expected one that makes tables"),
+    *(
+        (lambda flags=flags: layers({"no_rope_layers": flags}, num_hidden_layers=4), ValueError, words)
+        for flags, words in (
+            ([1, 0, 1, 0], "rope has no RoPE in layer 1, and the config of this SmolLM3ForCausalLM RoPE"),
+            ([1, 1, 1, 1], "rope has RoPE in layer 3, and the config of this SmolLM3ForCausalLM no RoPE"),
+        )
+    ),
+    (lambda: layers({"num_hidden_layers": 3, "no_rope_layers": [1] * 3, "layer_types": None}, num_hidden_layers=4),
+     ValueError, "rope is for 3 layers, and this SmolLM3ForCausalLM has 4"),
+    (lambda: layers({"layer_types": KINDS[::-1]}, "gemma3_text", "gemma3_text", layer_types=KINDS), ValueError,
+     "rope has the RoPE 'full_attention' in layer 0, and the config of this"),
+    (lambda: layers({"layer_types": KINDS}, "gemma3_text", "llama"), ValueError,
+     "rope has the RoPE 'sliding_attention' in layer 0, and the config of this"),
     # configs of rope_type "rfrope"
     *(
         (lambda told=told: configured(told), ValueError, words)
