@@ -132,12 +132,12 @@ class ScalingEffect(Result):
 
 
 def find_law(frequencies: np.ndarray, n_positions: int) -> KernelFit | None:
-    """Return the kernel nearest to the blocks that turn, within a text; None where none does, or below 16 positions.
+    """Return the kernel nearest to the blocks that turn, within a text; None where none does, or below 8 positions.
 
-    Fewer lags do not tell the families apart: they fit each of them exactly.
+    Hardly more lags than parameters do not tell the families apart.
     """
     turning = frequencies[frequencies != 0.0]
-    return fit_kernel(turning, n_positions - 1)[0] if turning.size and n_positions >= 16 else None
+    return fit_kernel(turning, n_positions - 1)[0] if turning.size and n_positions >= 8 else None
 
 
 @array.select_device

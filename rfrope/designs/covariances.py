@@ -220,7 +220,7 @@ def pair_covariances(kernel: Kernel, design: str, n: int, lags: np.ndarray) -> P
     name = check_design(design, kernel)
     if name == "iid":
         return None
-    if name not in ("antithetic", "stratified", "shifted") or (name == "shifted" and kernel.ndim > 1):
+    if name not in ("antithetic", "stratified", "shifted") or (name == "shifted" and kernel.ndim > 1 and n > 1):
         raise refusal(name, kernel)
     if n < 2:
         return None

@@ -57,7 +57,7 @@ def _find_turning(config: ConfigRope) -> Callable[[int], Any]:
     if not is_small and config.rope.source.model.name:
         return lambda i: (i + 1) % 4
     flags = flags or ()
-    if len(flags) < expected or (is_small and len(flags) > expected):
+    if len(flags) < expected:
         raise RefusedError(f"stops with an error: no_rope_layers has {len(flags)} entries, not {expected}")
     return lambda i: flags[i]
 

@@ -167,7 +167,7 @@ class Atlas(Result):
         """Return the kernel nearest to the mean kernel of each set of frequencies: of each head, or one for all heads.
 
         It is the first of `analysis.fit_kernel` for the blocks that turn and lags within `context`, which takes about a
-        second; None where none turns, or a context of fewer than 16 positions does not tell kernels apart.
+        second; None where none turns, or a context of fewer than 8 positions hardly tells kernels apart.
         """
         return tuple(find_law(one, self.context) for one in np.atleast_2d(array.to_host(self.frequencies)))
 

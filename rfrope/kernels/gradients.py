@@ -160,7 +160,7 @@ def _student_quantile(nu: Array, p: np.ndarray, xp: ModuleType) -> Array:
     if known := array.has_host_values(nu):
         own = array.to_host(nu).real
         share = np.maximum(betaincinv(own, 0.5, 2.0 * p), np.finfo(np.float64).tiny)
-        rest = betaincinv(0.5, own, 1.0 - 2.0 * p, where=p >= 0.25, out=1.0 - share)
+        rest = betaincinv(0.5, own, 1.0 - 2.0 * p, where=p >= 0.25, out=np.asarray(1.0 - share))
         root = np.arcsinh(np.sqrt(rest / share))
         if isinstance(nu, np.ndarray) and np.iscomplexobj(nu):
             is_near, size, above = (own + 1.0) * root * root < _CENTRE, 1.0 / (own + np.sqrt(own)), log_cosh(root, np)

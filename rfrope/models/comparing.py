@@ -160,7 +160,7 @@ class RopeComparison(Result):
 
         It is the first of `analysis.fit_kernel` for the blocks that turn, made when it is first asked for: about a
         second for each set, which texts and dicts do not wait for. Engines that turn nothing have none, and texts of
-        fewer than 16 positions do not tell kernels apart.
+        fewer than 8 positions hardly tell kernels apart.
         """
         from rfrope.analysis.fits import find_law  # what else no comparison needs
 

@@ -132,7 +132,7 @@ class Layers(Result):
         return tuple(one for one in self.kinds if one.part == part)
 
     def kinds_by_layer(self) -> tuple[LayerKind, ...] | None:
-        """Return the kind of each layer of the same part, in order; None if layers have no numbers."""
+        """Return the kind of each layer of the first text part, in order; None if layers have no numbers."""
         kinds = self.text_kinds
         found = {i: one for one in kinds for i in one.layers or ()}
         return None if any(one.layers is None for one in kinds) else tuple([found[i] for i in sorted(found)])

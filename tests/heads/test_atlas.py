@@ -362,7 +362,7 @@ def test_a_head_with_a_set_of_its_own_is_read_by_it_and_its_law_is_named():
     still = heads.atlas(q[:, :1], k, np.where(np.arange(64) < 60, sets[0], 0.0), context=256)
     (law,) = still.nearest_laws()  # of the blocks that turn
     assert law == rfrope.analysis.fit_kernel(sets[0][:60], 255)[0]
-    assert dataclasses.replace(still, context=15).nearest_laws() == (None,)  # too few lags to tell kernels apart
+    assert dataclasses.replace(still, context=7).nearest_laws() == (None,)  # too few lags to tell kernels apart
 
 
 def test_tables_have_a_row_for_each_head_and_each_block():

@@ -425,7 +425,7 @@ def test_sides_have_factors_of_their_own():
 def test_scores_tell_the_factor_by_its_square():
     apply = scored(model(PLAIN, factor=1.2))
     found = models.probe(apply, head_dim=W, gives="scores", score_scale=0.125)
-    assert found.rotations[0].attention_factor == pytest.approx({"queries": 1.2, "keys": 1.2}, rel=1e-6)
+    assert found.rotations[0].attention_factor == pytest.approx({"scores": 1.44}, rel=1e-6)
     assert found.rope.attention_factor == pytest.approx(1.2, rel=1e-6)
 
 

@@ -12,7 +12,7 @@ from rfrope.models.auditing import Finding
 from rfrope.models.buffers import HALVES, ROUNDED, TINY
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_section_mismatch, describe_width
 from rfrope.models.probing import rotations
-from rfrope.models.probing.measurements import Box, Head
+from rfrope.models.probing.measurements import ORIGIN, Box, Head
 from rfrope.models.probing.rotations import Rotation, read_rotation, total
 from rfrope.rotation.rope import Rope
 
@@ -122,11 +122,14 @@ class _Judge:
             elif q.first.size != k.first.size:
                 text = f"{2 * q.first.size} features of queries turn, and {2 * k.first.size} of keys"
                 yield Fault(None, "width", text)
-            order = np.arange(self.box.width) if self.box.of_scores else q.order
-            if q.pairing == k.pairing and np.any(off := order != k.order):
+            elif np.any(off := q.order != k.order):
                 i = int(np.argmax(off))
-                text = f"feature {i} of keys comes out at {k.order[i]}, and that of queries at {order[i]}"
+                text = f"feature {i} of keys comes out at {k.order[i]}, and that of queries at {q.order[i]}"
                 yield Fault(None, "pairing", text)
+        elif "scores" in firsts and np.any(off := firsts["scores"].pairs.order != np.arange(self.box.width)):
+            i = int(np.argmax(off))
+            text = f"feature {i} of keys meets feature {firsts['scores'].pairs.order[i]} of queries"
+            yield Fault(None, "pairing", text)
 
     def _lengths(self) -> Iterator[Fault]:
         """Yield factors of only cos or only sin, of some positions or blocks, and values that form no table."""
@@ -182,15 +185,23 @@ class _Judge:
                 yield Fault(head, "heads", f"other frequencies than those of head {one.number}")
 
     def _directions(self) -> Iterator[Fault]:
-        """Yield differences between queries and keys, whose scores are not those of lags."""
+        """Yield differences between queries and keys, and scores that are not those of lags."""
         firsts, sides = self.box.firsts, dict.fromkeys(head.side for head in self.box.heads)
-        if len(firsts) == 1 < len(sides):
+        if "scores" in sides:
+            for head in firsts:
+                at = self.box.positions[0][:, None]
+                waves = [np.exp(1j * (at + sign * ORIGIN) * head.phases.frequencies) for sign in (-1, 1)]
+                of_lags, of_sums = (bool(np.all(np.abs(head.lagged - one) <= 0.01 + 2.0**-20 * at)) for one in waves)
+                what = "the sum of positions, not their difference" if of_sums else "more than the difference"
+                if not of_lags:
+                    yield Fault(None, "direction", f"scores depend on {what}")
+        elif len(firsts) == 1 < len(sides):
             (still,) = {*sides} - {firsts[0].side}
             yield Fault(None, "direction", f"{still} do not turn, and the others do: scores are not those of lags")
         elif len(firsts) == 2 and not (q := firsts[0].phases).is_near(k := firsts[1].phases):
             if q.is_near(k, -1.0):
                 text = "keys turn in the opposite direction to queries: scores depend on the sum of positions"
-                yield Fault(None, "direction", f"{text}, not their difference")
+                yield Fault(None, "direction", text)
             elif self.rope is None:
                 yield Fault(None, "direction", "queries and keys turn by different frequencies")
 
@@ -204,7 +215,7 @@ class _Judge:
     def _rest(self) -> Iterator[Fault]:
         """Yield changes of unrotated features."""
         for head in self.box.turning:
-            one, usual = head.pairs, head.size  # reported elsewhere
+            one, usual = head.pairs, self.rotation.attention_factor[head.side]  # reported elsewhere
             rest = np.setdiff1d(np.arange(self.box.width), np.concatenate([one.first, one.second]))
             values = head.matrices[:, rest, one.order[rest]]
             near = [np.abs(values / value - 1.0) <= 8.0 * head.noise for value in (1.0, usual)]
@@ -272,10 +283,15 @@ class _Judge:
         if rope is None or not self.box.turning:
             return
         meant, room = rope.attention_factor, 8.0 * self.box.turning[0].noise
+        if "scores" in found:
+            if abs(found["scores"] / meant**2 - 1.0) > room:
+                text = describe_factor(float(np.sqrt(found["scores"])), rope)
+                yield Fault(None, "attention factor", f"{text} (by the root of that of scores)")
+            return
         off = [name for name, value in found.items() if abs(value / meant - 1.0) > room]
         if not off:
             return
-        text = describe_factor(found[off[0]], rope) + " (by the root of that of scores)" * self.box.of_scores
+        text = describe_factor(found[off[0]], rope)
         right = [name for name in found if name not in off]
         if right:
             text = f"{right[0]} alone have the factor {meant:.6g}; {off[0]}: {text}"

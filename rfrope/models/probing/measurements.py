@@ -18,6 +18,7 @@ from rfrope.rotation.rope import Rope
 EXCEEDS = 1e-3  # error of cos and sin
 POSITIONS = 160  # most positions at which phases are measured
 STEPS = (1, 3, 50)  # positions beside 0 and the last at which each feature is followed
+ORIGIN = 3  # position of the queries in a second measurement of scores
 _STILL = 1e-9  # fraction of the largest entry; less is no rotation
 _AT_ONCE = 4096  # positions compared at a time
 _NEAR = 0.05  # largest error of cos and sin for a position to be named
@@ -37,7 +38,8 @@ class Function:
     gives: str  # "rotated" or "scores"
     scale: float  # factor of scores beside the rotation
     place: tuple[ModuleType, Any, Any]  # namespace, device and dtype of the arrays that the function takes
-    marks_heads: bool = False  # scale head g of row b by H b + g + 1
+    origin: int = 0  # position of the queries in scores
+    marks_heads: bool = False  # scale head g of row b by H b + g + 1; queries only if they are returned
     calls: int = 0
     dtypes: dict[str, str] = field(default_factory=dict)  # of queries, and `widths` of a head, by the name "apply"
     still: tuple[str, ...] = ()
@@ -56,17 +58,16 @@ class Function:
     def measure(self, features: Mapping[str, np.ndarray], positions: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
         """Return the outputs of one call, by side."""
         x, batch, width = features["apply"], len(positions), self.head_dim
-        of_scores, (space, device, dtype) = self.gives == "scores", self.place
-        if of_scores:
-            positions = np.pad(positions, ((0, 0), (width, width), (0, 0)))
+        q = k = x
+        if self.gives == "scores":  # keys first, so that a causal mask hides none of them
+            q, k = np.concatenate([0.0 * x, np.eye(width)]), np.concatenate([x, np.zeros((width, width))])
+            at = np.full((batch, width, positions.shape[2]), self.origin, dtype=positions.dtype)
+            positions = np.concatenate([positions, at], axis=1)
+        tokens, (space, device, dtype) = len(q), self.place
         given = []
-        for heads, is_key in ((self.heads, False), (self.kv_heads, True)):
-            marks = 1.0 + np.arange(batch * heads).reshape(batch, heads, 1, 1) * self.marks_heads
-            marked = marks * x
-            if of_scores:  # between unit keys before, and unit queries behind, so that a causal mask hides none of them
-                units = np.broadcast_to(np.eye(width), (batch, heads, width, width))
-                marked = np.concatenate([is_key * units, marked, (not is_key) * units], axis=2)
-            given.append(array.from_host(np.ascontiguousarray(marked), space, device=device, dtype=dtype))
+        for one, heads, is_marked in ((q, self.heads, self.gives != "scores"), (k, self.kv_heads, True)):
+            marks = 1.0 + np.arange(batch * heads).reshape(batch, heads, 1, 1) * (self.marks_heads and is_marked)
+            given.append(array.from_host(np.ascontiguousarray(marks * one), space, device=device, dtype=dtype))
         at = array.from_host(positions if self.axes > 1 else positions[..., 0], space, device=device, dtype=None)
         self.calls, self.dtypes = self.calls + 1, {"apply": array.dtype_name(given[0])}
         try:
@@ -77,18 +78,16 @@ class Function:
                 f"apply raised {type(error).__name__} for q, k and positions of shapes {shapes}: "
                 f"{printable(str(error))[:200]}"
             ) from error
-        if of_scores:  # with units at position 0, scores are the features that were turned
-            tokens = positions.shape[1]
-            scores = _read("scores", found, (batch, self.heads, tokens, tokens)) / self.scale
-            queries, keys = scores[:, :, width:-width, :width], scores[:, :, -width:, width:-width]
-            return {"apply": {"queries": queries, "keys": np.swapaxes(keys, 2, 3)}}
+        if self.gives == "scores":
+            scores = _read("scores", found, (batch, self.heads, tokens, tokens))
+            return {"apply": {"scores": np.moveaxis(scores[:, :, len(x) :, : len(x)] / self.scale, 2, 3)}}
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise TypeError(
                 f"apply gave {show(found)}; expected a pair, the turned queries and keys, or gives='scores' for a "
                 "function that gives scores"
             )
         sides = zip(("queries", "keys"), found, (self.heads, self.kv_heads), strict=True)
-        return {"apply": {name: _read(name, one, (batch, heads, len(x), width)) for name, one, heads in sides}}
+        return {"apply": {name: _read(name, one, (batch, heads, tokens, width)) for name, one, heads in sides}}
 
 
 def _read(name: str, found: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -277,18 +276,19 @@ def find_places(z: np.ndarray, frequencies: np.ndarray, low: int, high: int) -> 
 
 @dataclass(eq=False)
 class Head:
-    """Measurements of one head of queries or keys; by scores, of the keys that a head of queries meets."""
+    """Measurements of one head of queries, keys or scores."""
 
     box: Box
     side: str
     number: int
     matrices: np.ndarray  # (P, d, d), images of unit vectors at the steps
     doubled: np.ndarray  # (P, d, d), images of twice these
-    # complex blocks: (2, T, D) at the positions and again at the end; (T, D) along each axis; (2, 2, D) of single
-    # tokens in two rows, in two calls
+    # complex blocks: (2, T, D) at the positions and again at the end; (T, D) along each axis, and of scores with
+    # queries at position 3; (2, 2, D) of single tokens in two rows, in two calls
     z: np.ndarray = field(init=False)
     again: np.ndarray = field(init=False)
     along: list[np.ndarray] = field(default_factory=list)
+    lagged: np.ndarray = field(init=False)
     single: np.ndarray = field(init=False)
 
     @cached_property
@@ -342,7 +342,6 @@ class Box:
     dtype: str
     context: int
     kv_heads: int  # 0 if features of heads were not marked
-    of_scores: bool
     steps: np.ndarray
     positions: np.ndarray  # (2, T)
     heads: list[Head] = field(default_factory=list)
@@ -379,10 +378,10 @@ def measure(source: Any, context: int) -> list[Box]:
         source.measure({name: times * followed[:, :d] for name, d in source.widths.items()}, places)
         for times in (1.0, 2.0)
     )
-    boxes, blocks, of_scores = [], {}, getattr(source, "gives", "") == "scores"
+    boxes, blocks = [], {}
     for name, sides in once.items():
         width = source.widths[name]
-        boxes.append(box := Box(name, width, source.dtypes[name], context, source.kv_heads, of_scores, steps, rows))
+        boxes.append(box := Box(name, width, source.dtypes[name], context, source.kv_heads, steps, rows))
         for side, found in sides.items():
             shape = (-1, len(steps), widest, width)
             cubes = (one[0].reshape(shape)[:, :, :width] for one in (found, twice[name][side]))
@@ -394,13 +393,18 @@ def measure(source: Any, context: int) -> list[Box]:
 
 
 def _follow_blocks(source: Any, boxes: list[Box], blocks: dict[str, np.ndarray]) -> None:
-    """Measure blocks at all positions, along each axis, again, and alone."""
+    """Measure blocks at all positions, along each axis, in scores with other queries, again, and alone."""
     rows, axes = boxes[0].positions, np.arange(source.axes)
     for head, z in _read_blocks(source, boxes, blocks, _spread(rows, source.axes)):
         head.z = z
     for axis in axes if len(axes) > 1 else ():
         for head, z in _read_blocks(source, boxes, blocks, _spread(rows[:1], source.axes) * (axes == axis)):
             head.along.append(z[0])
+    if boxes[0].heads[0].side == "scores":
+        source.origin = ORIGIN
+        for head, z in _read_blocks(source, boxes, blocks, _spread(rows[:1], source.axes)):
+            head.lagged = z[0] / head.size
+        source.origin = 0
     for head, z in _read_blocks(source, boxes, blocks, _spread(rows, source.axes)):
         head.again = z
     source.marks_heads = True
@@ -420,8 +424,7 @@ def _read_blocks(
         first, second = box.pairs.order[box.pairs.first], box.pairs.order[box.pairs.second]
         for head in box.heads:
             turned = found[box.name][head.side][:, head.number]
-            with np.errstate(invalid="ignore"):  # infinite behind a mask
-                read.append((head, turned[..., first] + 1j * turned[..., second]))
+            read.append((head, turned[..., first] + 1j * turned[..., second]))
     return read
 
 

@@ -93,7 +93,8 @@ class Probe(Result):
         if reason := next((text for text, holds in reasons.items() if holds), ""):
             raise ValueError(f"{one.name}: {reason}, and no Rope does; read rotations instead")
         factors = [*one.attention_factor.values()]
-        factor = float(np.prod(factors) ** (1.0 / len(factors)))
+        sides = 2 if "scores" in one.attention_factor else len(factors)
+        factor = float(np.prod(factors) ** (1.0 / sides))
         factor = 1.0 if abs(factor - 1.0) < _ROUNDED else factor
         about: dict[str, Any] = {"pairing": one.pairing, "head_dim": one.head_dim, "context": self.context}
         return Rope(one.frequencies, attention_factor=factor, **about)
@@ -171,7 +172,7 @@ def probe(
 
     Notes
     -----
-    A function is called six times, and once more for each of several axes. First, unit vectors of all
+    A function is called six times, once more for scores, and once for each of several axes. First, unit vectors of all
     features at five positions, and twice these vectors, give pairs, width and factors. Then all blocks are measured
     together at up to 160 positions below the context, shuffled, in two different rows. Phases at 1, 2, 4, ... give
     frequencies, and the others the position by which each token is rotated. Each axis is also measured alone, and the

@@ -36,7 +36,7 @@ def find_count(head: Head) -> str:
 def judge_positions(head: Head, meant: list[np.ndarray]) -> Iterator[Fault]:
     """Yield what is wrong with the positions of a head, which may be meant to have given frequencies (D,)."""
     z, phases = head.z / head.size, head.phases
-    if np.max(np.abs(z[0] - z[0, :1])) <= 8.0 * head.noise:
+    if head.side != "scores" and np.max(np.abs(z[0] - z[0, :1])) <= 8.0 * head.noise:
         alike = [one for one in head.box.turning if one.side == head.side]
         turned = np.array([np.angle(one.z[0, 0]) for one in alike])
         by_head = np.outer([one.number for one in alike], turned[0] / max(1, alike[0].number))
@@ -113,7 +113,7 @@ def find_exchanged(box: Box) -> str:
     """Return which heads or rows are exchanged, or use key heads of another group, or ""; lengths differ by head."""
     for head in box.turning if box.kv_heads else ():
         count = sum(one.side == head.side for one in box.heads)
-        in_group = box.kv_heads if head.side == "keys" else count
+        in_group = box.kv_heads if head.side == "scores" else count
         own, h = head.number * in_group // count, head.number
         for row, z in enumerate(head.single[0]):
             length, wanted = (np.median(np.abs(z)) or 1.0) / head.size, row * in_group + own
@@ -122,7 +122,7 @@ def find_exchanged(box: Box) -> str:
                 continue
             if not 0 <= other < len(head.single[0]) or abs(length - round(length)) > 0.1:
                 return f"{head.side}: head {h} has another length where heads differ"
-            if box.of_scores and head.side == "keys" and other == row:
+            if head.side == "scores" and other == row:
                 return f"query head {h} meets key head {found}, and {own} is that of its group"
             return f"{head.side}: head {h} of row {row} of the batch comes from head {found} of row {other}"
     return ""
@@ -148,7 +148,7 @@ class Rotation(Result):
     frequency_error : ndarray, (D,)
         Largest error of the measured frequencies, by rounding.
     attention_factor : dict
-        By side ("queries" and "keys"), the length of a unit vector after rotation; of scores, its root for both sides.
+        By side ("queries" and "keys", or "scores"), the length of a unit vector after rotation.
     factor_of_rest : dict
         The same for unrotated features, if there are any.
     turning_heads : dict
@@ -214,8 +214,7 @@ def read_rotation(box: Box, rope: Rope | None, *, is_sound: bool) -> Rotation:
         return found
     first, factors = box.turning[0], {}
     for side in dict.fromkeys(each.side for each in box.turning):
-        size = float(np.median(np.abs([each.z[0] for each in box.turning if each.side == side])))
-        factors[side] = size**0.5 if box.of_scores else size
+        factors[side] = float(np.median(np.abs([each.z[0] for each in box.turning if each.side == side])))
     read = first.phases
     meant = read.frequencies if rope is None else total(rope)
     return replace(
