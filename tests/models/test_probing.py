@@ -395,12 +395,17 @@ def all_but_one(q, k, positions):
     return tuple(np.concatenate([new[:, :1], old[:, 1:]], axis=1) for new, old in zip(turned, (q, k), strict=True))
 
 
+def nan_beyond(q, k, positions):
+    return tuple(np.where(positions[:, None, :, None] > 40, np.nan, one) for one in model(PLAIN)(q, k, positions))
+
+
 LAST = next(one for one in RIGHT if one.name == "the last features")
 PAIR = {"head_dim": W, "heads": 2}
 NO_ROPE = [
     (turn_by(rfrope.Rope(BY_HEAD)), PAIR, "heads, or queries and keys, turn by different frequencies"),
     (LAST.apply, {"expected": LAST.config, **LAST.options}, "features from 48 on turn"),
     (all_but_one, PAIR, "not all heads turn"),
+    (nan_beyond, PAIR, "some values turn into NaN"),
     (lambda q, k, positions: (q, k), {"head_dim": 8}, "no layer turns pairs"),
 ]
 

@@ -86,6 +86,7 @@ class Probe(Result):
 
     def _make(self, one: Rotation) -> Rope:
         reasons = {
+            "some values turn into NaN": not one.attention_factor,
             f"features from {one.first} on turn": one.first > 0,
             "not all heads turn": not all(all(turning) for turning in one.turning_heads.values()),
             "heads, or queries and keys, turn by different frequencies": one.sets_differ,
