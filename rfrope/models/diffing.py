@@ -284,9 +284,7 @@ def _read(name: str, what: Any, seq_len: int | None) -> Layers:
 
 # -- layers to compare -------------------------------------------------------------------------------------------------
 
-_Pair = tuple[
-    tuple[int, ...] | None, Any, Any
-]  # numbers of layers, their kinds in the old and in the new model, or None
+_Pair = tuple[tuple[int, ...] | None, LayerKind | None, LayerKind | None]
 
 
 def _match(old: Layers, new: Layers) -> list[_Pair]:
@@ -337,7 +335,8 @@ def _match_by_name(old: list[LayerKind], new: list[LayerKind]) -> Iterator[_Pair
 def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length: bool) -> LayerDiff:
     """Return the changes of layers that are alike, from their pairs of kinds in texts of several lengths."""
     layers, old, new = pairs[0]
-    named = new or old
+    named = new if new is not None else old
+    assert named is not None
     label = (named.part, named.kind, layers)
     if old is None or new is None:
         what = "layers" if layers is not None else "part"
@@ -350,10 +349,14 @@ def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length
     is_axial = any(one.source.rope_parameters.get("rope_type") == "axial" for one in ropes)
     error, found, is_compared = 0.0, None, not is_axial and (has_length or any(map(choose_lengths, ropes)))
     for (_, one, other), length in zip(pairs, lengths, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.rope is not None
+        assert other.rope is not None
         error = max(error, relative_error(other.rope.frequencies, one.rope.frequencies))
         lag = _find_lag(one, other, length, share) if is_compared else None
         found = (lag, length) if lag is not None and (found is None or lag < found[0]) else found
-    factors = [one.rope.attention_factor for one in pairs[-1][1:]]
+    factors = [pairs[-1][i].rope.attention_factor for i in (1, 2)]  # type: ignore[union-attr]
     if abs(factors[1] / factors[0] - 1.0) > _SAME and not any(one.what == "attention_factor" for one in changes):
         changes.append(Change("attention_factor", *factors))
     about = (error if error > _SAME else None, *(found or (None, None)), is_compared)
@@ -393,9 +396,11 @@ def _compare_values(what: str, old: Any, new: Any) -> Iterator[Change]:
         yield Change(what, old, new)
 
 
-def _find_lag(old: Any, new: Any, length: int, share: float) -> int | None:
+def _find_lag(old: LayerKind, new: LayerKind, length: int, share: float) -> int | None:
     """Return the first distance at which scores differ, within the attention windows of either model."""
     before, after = old.rope, new.rope
+    assert before is not None
+    assert after is not None
     end = min(length, max([one.window or length for one in (old, new)]))
     pairs = (after.qk_head_dim / 2, before.qk_head_dim / 2)
     scales = (after.source.model.softmax_factor or 1.0, before.source.model.softmax_factor or 1.0)
