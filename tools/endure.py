@@ -127,7 +127,7 @@ WORKS = {
     ),
     "analysis.plan": (
         "",
-        "[rfrope.analysis.plan(w, 2**20, trained_context=2**18) for _ in range(99)]",
+        "[rfrope.analysis.plan(w, 2**20, trained_context=2**18) for _ in range(9999)]",
         "rfrope.analysis.plan(w, 64, trained_context=16)",
     ),
     "analysis.mean_kernel": (
