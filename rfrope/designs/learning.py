@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +20,7 @@ from rfrope.kernels import Kernel, parse
 from rfrope.kernels.algebra import Axes, Mixture
 from rfrope.kernels.base import Product, Rescaled, Warped
 from rfrope.kernels.families import Family
-from rfrope.kernels.gradients import list_movable, move_points, warn_of_tails
+from rfrope.kernels.gradients import fix_points, list_movable, warn_of_tails
 from rfrope.kernels.parameters import multiply, split
 from rfrope.kernels.registry import kernel as make_kernel
 from rfrope.rotation.rope import Rope
@@ -102,21 +103,36 @@ class LearnedKernel:
         if parameters.keys() != self.parameters.keys():
             raise ValueError(f"parameters has {sorted(parameters)}; expected {sorted(self.parameters)}")
         xp, device = array.shared(**parameters)
-        heads, read = self.points.shape[:-2], {}
+        rows = []
         for name, value in parameters.items():
-            x, wanted = array.widen(array.numbers(value, xp, name=name, device=device), xp), self.parameters[name].shape
-            if tuple(x.shape) != wanted:
-                raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {wanted}")
-            read[name] = xp.reshape(x, (*heads, 1, *wanted[len(heads) :]))
-        return self.move(read, xp)
+            x, start = array.widen(array.numbers(value, xp, name=name, device=device), xp), self.parameters[name]
+            if tuple(x.shape) != start.shape:
+                raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {start.shape}")
+            rows.append(xp.reshape(x, (*self.points.shape[:-2], -1)))
+        return self.move(xp.concat(rows, axis=-1), xp)
 
-    def move(self, parameters: Mapping[str, Array], xp: ModuleType) -> Array:
-        """Return the frequencies of checked parameters ``(*H, 1, ...)``, or ``(*H, D, ...)``: of each point its own."""
-        wide = {}
-        for name, x in parameters.items():  # what all axes share gets the last axis
-            axes = self.parameters[name].ndim - (self.points.ndim - 2)
-            wide[name] = x[..., None] if axes < 1 + name.startswith(("relative_means", "log_scales")) else x
-        return xp.reshape(_move(self.kernel, self.points, iter(_values(self.kernel, wide, xp)), xp), self.shape)
+    def move(self, row: Array, xp: ModuleType) -> Array:
+        """Return the frequencies of parameters ``(*H, P)`` in one row for each set."""
+        parameters, start = {}, 0
+        for name, size in self._sizes.items():
+            end = start + math.prod(size)
+            parameters[name] = xp.reshape(row[..., None, start:end], (*row.shape[:-1], 1, *size))
+            start = end
+        return xp.reshape(self._fixed(parameters, xp), self.shape)
+
+    @cached_property
+    def _sizes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each parameter for one point: what all axes share has a last axis of its own."""
+        found = {name: value.shape[self.points.ndim - 2 :] for name, value in self.parameters.items()}
+        mixed = ("relative_means", "log_scales")
+        return {name: (*own, 1) if len(own) < 1 + name.startswith(mixed) else own for name, own in found.items()}
+
+    @cached_property
+    def _fixed(self) -> Callable[[Mapping[str, Array], ModuleType], Array]:
+        return _fix(self.kernel, self.points, iter(_families(self.kernel)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LearnedKernel, (self.kernel, self.points, self.shape, self.parameters)
 
     def kernels(self, parameters: Mapping[str, Array]) -> tuple[Kernel, ...]:
         """Return the kernels of parameters, one for each set of frequencies, with numbers of 15 digits.
@@ -140,8 +156,11 @@ class LearnedKernel:
         """
         host = {name: np.asarray(array.to_host(value), np.float64) for name, value in parameters.items()}
         heads = self.points.shape[:-2]
+        families = _families(self.kernel)
         return tuple(
-            _rebuild(self.kernel, iter(_values(self.kernel, {name: x[head] for name, x in host.items()}, np)))
+            _rebuild(
+                self.kernel, iter([_values(names, {n: x[head] for n, x in host.items()}, np) for _, names in families])
+            )
             for head in np.ndindex(heads)
         )
 
@@ -322,20 +341,17 @@ def _parameters(law: Kernel) -> dict[str, np.ndarray]:
     return found
 
 
-def _values(law: Kernel, parameters: Mapping[str, Any], xp: ModuleType) -> list[dict[str, Any]]:
-    """Return for each family the values of its parameters."""
-    found = []
-    for _, names in _families(law):
-        values = {name: parameters[own] for name, own in names.items()}
-        for name, x in values.items():
-            if name == "exponent":
-                values[name] = 2.0 / (1.0 + xp.exp(-x))
-            elif name != "means":
-                values[name] = xp.exp(x)
-        if "means" in values:
-            values["means"] = values["means"] * values["scales"]
-        found.append(values)
-    return found
+def _values(names: Mapping[str, str], parameters: Mapping[str, Any], xp: ModuleType) -> dict[str, Any]:
+    """Return the values of a family's parameters, whose learned names are given by those of its fields."""
+    values = {name: parameters[own] for name, own in names.items()}
+    for name, x in values.items():
+        if name == "exponent":
+            values[name] = 2.0 / (1.0 + xp.exp(-x))
+        elif name != "means":
+            values[name] = xp.exp(x)
+    if "means" in values:
+        values["means"] = values["means"] * values["scales"]
+    return values
 
 
 def _round(value: Any) -> Any:
@@ -355,25 +371,36 @@ def _rebuild(law: Kernel, values: Iterator[dict[str, Any]]) -> Kernel:
     return dataclasses.replace(law, **{name: made[0] if name == "kernel" else made})  # type: ignore[type-var]
 
 
-def _move(law: Any, u: np.ndarray, values: Iterator[dict[str, Any]], xp: ModuleType) -> Array:
-    """Return the frequencies ``(..., k)`` of points, as the kernel's own transport has them."""
+def _fix(
+    law: Any, u: np.ndarray, families: Iterator[tuple[Any, dict[str, str]]]
+) -> Callable[[Mapping[str, Any], ModuleType], Array]:
+    """Return the frequencies ``(..., k)`` of points, as the kernel's own transport has them, by learned parameters."""
     if isinstance(law, Family):
-        return move_points(law, u, next(values), xp)
+        _, names = next(families)
+        move = fix_points(law, u)
+        return lambda parameters, xp: move(_values(names, parameters, xp), xp)
     _, parts = _parts(law)
-    if isinstance(law, Mixture):
-        chosen = np.searchsorted(np.cumsum(law.weights)[:-1], u[..., 0], side="right")[..., None]
-        moved = [_move(part, u[..., 1 : 1 + part.n_columns], values, xp) for part in parts]
-        found = moved[0]
-        for j, other in enumerate(moved[1:], 1):
-            found = xp.where(array.from_host(chosen == j, xp, device=array.device(found)), other, found)
-        return found
-    columns = split(u, [part.n_columns for part in parts])
-    moved = [_move(part, own, values, xp) for part, own in zip(parts, columns, strict=True)]
-    if isinstance(law, Axes):
-        return xp.concat(moved, axis=-1)
-    if isinstance(law, Warped):
-        return multiply(moved[0], np.asarray(law.matrix), xp)
-    if isinstance(law, Rescaled):
-        scale = np.asarray(law.scale)
-        return moved[0] / array.from_host(scale, xp, device=array.device(moved[0]), dtype=moved[0].dtype)
-    return sum(moved[1:], moved[0])
+    is_mixture = isinstance(law, Mixture)
+    columns = (
+        [u[..., 1 : 1 + part.n_columns] for part in parts] if is_mixture else split(u, [p.n_columns for p in parts])
+    )
+    moves = [_fix(part, own, families) for part, own in zip(parts, columns, strict=True)]
+
+    def combine(parameters: Mapping[str, Any], xp: ModuleType) -> Array:
+        moved = [move(parameters, xp) for move in moves]
+        found, *others = moved
+        if isinstance(law, Mixture):
+            chosen = np.searchsorted(np.cumsum(law.weights)[:-1], u[..., 0], side="right")[..., None]
+            for j, other in enumerate(others, 1):
+                found = xp.where(array.from_host(chosen == j, xp, device=array.device(found)), other, found)
+            return found
+        if isinstance(law, Axes):
+            return xp.concat(moved, axis=-1)
+        if isinstance(law, Warped):
+            return multiply(found, np.asarray(law.matrix), xp)
+        if isinstance(law, Rescaled):
+            scale = np.asarray(law.scale)
+            return found / array.from_host(scale, xp, device=array.device(found), dtype=found.dtype)
+        return sum(others, found)
+
+    return combine

@@ -49,32 +49,36 @@ def list_movable(law: Kernel) -> list[str]:
     return [name for name in fields if name == unit or (shapes and name not in ("ndim", "weights"))]
 
 
-def move_points(law: Any, host: np.ndarray, values: Values, xp: ModuleType) -> Array:
-    """Return frequencies ``(..., k)`` of points ``(..., n_columns)``, for values of all that `list_movable` has.
+def fix_points(law: Any, host: np.ndarray) -> Callable[[Values, ModuleType], Array]:
+    """Return the frequencies ``(..., k)`` of points ``(..., n_columns)`` as a function of all that `list_movable` has.
 
     Values broadcast against ``(..., 1)``, those of a length or frequency against ``(..., k)``, means and scales of a
     mixture against ``(..., J, k)``: points may have parameters of their own. Those of NumPy may have an imaginary part
     of at most 2**-200 of them, of which frequencies then have their derivative by it: the complex step (Squire and
     Trapp, 1998).
     """
-    values, unit = dict(values), getattr(law, "unit", "")
-    like = next(iter(values.values()), np.empty(0))
-    most = _LARGEST_NARROW if array.dtype_name(like) == "float32" else LARGEST
-    size = values.pop(unit, None)
-    if values:
-        vectors = _TRANSPORT[law.name](law, host, values, xp)
-    else:
-        base = law if size is None else dataclasses.replace(law, **{unit: 1.0})
-        found = base.transport_points(host) if size is None else base._transport(host)  # to be cut once it has its size
-        with np.errstate(over="ignore"):
-            vectors = _constant(found, like, xp)
-    if size is not None:
+    transport, unit, names = _TRANSPORT.get(law.name), getattr(law, "unit", ""), list_movable(law)
+    if transport is None:
+        base = dataclasses.replace(law, **{unit: 1.0}) if names else law
+        fixed = base._transport(host) if names else base.transport_points(host)  # to be cut once it has its size
+
+    def move(values: Values, xp: ModuleType) -> Array:
+        size = values.get(unit)
+        if transport is not None:
+            vectors = transport(law, host, values, xp)
+        else:
+            with np.errstate(over="ignore"):
+                vectors = _constant(fixed, np.empty(0) if size is None else size, xp)
+        if size is None:
+            return vectors
         is_length = unit in ("scale", "period")
+        most = _LARGEST_NARROW if array.dtype_name(size) == "float32" else LARGEST
         is_cut = xp.abs(vectors / size if is_length else vectors * size) > most
         seen = xp.where(is_cut, xp.zeros_like(vectors), vectors)  # an overflow would make derivatives NaN
         end = xp.full_like(vectors, most)
-        vectors = xp.where(is_cut, xp.where(vectors < 0.0, -end, end), seen / size if is_length else seen * size)
-    return vectors
+        return xp.where(is_cut, xp.where(vectors < 0.0, -end, end), seen / size if is_length else seen * size)
+
+    return move
 
 
 def warn_of_tails(law: Kernel, stacklevel: int) -> None:

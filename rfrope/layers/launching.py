@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -264,7 +263,7 @@ def move_kernel(law: LearnedKernel, values: list[Tensor], key: Any, last: tuple[
     """
     flat = torch.cat([value.reshape(*law.points.shape[:-2], -1) for value in values], -1)
     if not TORCH.are_plain_dense() or type(flat) is not torch.Tensor:  # mapped over, or with tangents
-        return last, law.frequencies(_parted(law, flat))
+        return last, law.move(flat, _XP)
     key = flat.detach().cpu().numpy().tobytes() if key is None else key
     if last[0] != key:
         with torch.inference_mode(False):
@@ -295,19 +294,9 @@ class _Moved(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
             (flat,) = ctx.saved_tensors
-            omega = ctx.law.frequencies(_parted(ctx.law, flat))
+            omega = ctx.law.move(flat, _XP)
             return *torch.autograd.grad(omega, flat, gradient, create_graph=True), None, None, None
         return (gradient.reshape((*ctx.slopes.shape[:-1], 1)) * ctx.slopes).sum((-3, -2)), None, None, None
-
-
-def _parted(law: LearnedKernel, flat: Array) -> dict[str, Array]:
-    """Return the parameters of a row ``(*H, P)`` of numbers for each set, or with an axis before the last."""
-    found, start, more = {}, 0, law.points.ndim - 2  # axes of heads
-    for name, value in law.parameters.items():
-        end = start + math.prod(value.shape[more:])
-        found[name] = flat[..., start:end].reshape((*flat.shape[:-1], *value.shape[more:]))
-        start = end
-    return found
 
 
 def _tabulate(law: LearnedKernel, flat: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -316,13 +305,14 @@ def _tabulate(law: LearnedKernel, flat: np.ndarray) -> tuple[Tensor, Tensor]:
     By the logarithm of the length of a law in one axis, the last of its parameters, that is minus the frequency, or 0
     where that was cut.
     """
-    has_length = isinstance(law.kernel, Scaled) and law.kernel.ndim == 1 and [*law.parameters][1:] == ["log_scale"]
-    rows = [flat + 1j * _STEP * one for one in np.eye(flat.shape[-1])[: 1 if has_length else None]]
-    moved = [law.move(_parted(law, row[..., None, :]), _HOST) for row in rows]
-    slopes = [one.imag.reshape(*law.points.shape[:-1], -1) / _STEP for one in moved]
+    has_length = isinstance(law.kernel, Scaled) and law.kernel.ndim == 1 and [*law.parameters][-1] == "log_scale"
+    n = flat.shape[-1] - has_length
+    rows = flat + 1j * _STEP * np.eye(n, n + has_length).reshape(n, *(1,) * (flat.ndim - 1), -1) if n else flat[None]
+    moved = [law.move(row, _HOST) for row in rows]
+    slopes = [one.imag.reshape(*law.points.shape[:-1], -1) / _STEP for one in moved[:n]]
     omega = moved[0].real.copy()
     if has_length:
-        slopes.append(np.where(np.abs(omega) < LARGEST, -omega, 0.0).reshape(slopes[0].shape))
+        slopes.append(np.where(np.abs(omega) < LARGEST, -omega, 0.0).reshape(*law.points.shape[:-1], 1))
     return torch.from_numpy(omega), torch.from_numpy(np.stack(slopes, -1))
 
 

@@ -15,7 +15,7 @@ import rfrope
 from rfrope import kernels
 from rfrope._core import array
 from rfrope.designs import learned_kernel, points
-from rfrope.kernels.gradients import list_movable, move_points
+from rfrope.kernels.gradients import fix_points, list_movable
 
 
 def learnable(value):
@@ -29,7 +29,7 @@ def moved(u, law, **values):
     every = {name: getattr(law, name) + 0.0 * like for name in list_movable(law) if name not in values} | values
     u = np.asarray(u)
     u = u if u.ndim and u.shape[-1] == law.n_columns else u[..., None]
-    return law.restore_shape(move_points(law, u, every, array.namespace(like=like)))
+    return law.restore_shape(fix_points(law, u)(every, array.namespace(like=like)))
 
 
 NU = [0.05, 0.3, 1.0, 3.7, 30.0, 200.0]
