@@ -27,7 +27,6 @@ LEARNABLE = {
     "phases": "phases",
     "temperature": "log_temperature",
 }
-_PARAMETERS = tuple(filter(None, LEARNABLE.values()))
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
 POLAR_VERSION = 2  # version of a polar module's state; PyTorch's default is 1
 _ROUNDED = 0.01  # relative, above the rounding of a frequency to bfloat16
@@ -51,6 +50,7 @@ class LearningModule(LaunchingModule):
     """A module whose frequencies, factors, phases or temperature may be parameters."""
 
     learnable: tuple[str, ...]  # names of what is learned
+    _starts: dict[str, np.ndarray]  # of all parameters
     _from_meta: bool
     _is_sharded = False
     _fixed: Any  # a module of the Rope that the parameters make, in evaluation
@@ -107,10 +107,11 @@ class LearningModule(LaunchingModule):
         """Reset the parameters: frequencies to the Rope's, factors and temperature to 1, phases to 0."""
         self._start(self._learned)
 
-    def _register(self, shapes: dict[str, tuple[int, ...]], dtype: Any) -> None:
-        """Make and initialise the learned parameters; the others are None."""
-        for name in (*self._law_names, *_PARAMETERS):
-            learned = torch.nn.Parameter(torch.empty(shapes[name], dtype=dtype)) if name in self._learned else None
+    def _register(self, starts: dict[str, np.ndarray], dtype: Any) -> None:
+        """Make the learned parameters, with values to start with; the others are None."""
+        self._starts = starts
+        for name, start in starts.items():
+            learned = torch.nn.Parameter(torch.empty(start.shape, dtype=dtype)) if name in self._learned else None
             self.register_parameter(name, learned)
         self._from_meta = any(getattr(self, name).is_meta for name in self._learned)
         self.reset_parameters()
@@ -136,12 +137,9 @@ class LearningModule(LaunchingModule):
         return self
 
     def _start(self, names: tuple[str, ...]) -> None:
-        starts = {"frequencies": array.to_host(self.start.frequencies), **(self._law.parameters if self._law else {})}
         with torch.no_grad():
             for name in names:
-                parameter = getattr(self, name)
-                values = np.broadcast_to(np.asarray(starts.get(name, 0.0), np.float64), tuple(parameter.shape))
-                start = torch.from_numpy(values.copy())
+                parameter, start = getattr(self, name), torch.tensor(self._starts[name], dtype=torch.float64)
                 if hasattr(parameter, "placements"):  # fully_shard left only a part of it here
                     from torch.distributed.tensor import distribute_tensor
 
@@ -166,22 +164,15 @@ class LearningModule(LaunchingModule):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
         """Accept the states of other rotary modules, but keep the Rope.
 
-        A state whose version is that of the other kind of module, RoPE or polar, is refused: shapes may agree. So is
-        one of learned frequencies for a module that learns factors: until 0.2 ``learnable=True`` meant frequencies.
+        A state whose version is that of the other kind of module, RoPE or polar, is refused: shapes may agree.
         """
         version = others[0].get("version")
-        has = [name for name in (*self._law_names, *_PARAMETERS) if f"{prefix}{name}" in state_dict]
+        has = [name for name in self._starts if f"{prefix}{name}" in state_dict]
         if has and version is not None and (version == POLAR_VERSION) != (self._version == POLAR_VERSION):
             kinds = ("a PolarEmbedding", "a RotaryEmbedding")
             kind, other = kinds if version == POLAR_VERSION else kinds[::-1]
             raise ValueError(
                 f"{prefix}{has[0]} of the state is of {kind}, and this is {other}; expected one of {other}"
-            )
-        learns_factors = "log_factors" in self._learned and self.frequencies is None
-        if learns_factors and "frequencies" in has and "log_factors" not in has:
-            raise ValueError(
-                f"{prefix}frequencies of the state were learned themselves, and this module learns their factors; "
-                "expected a module with learnable='frequencies', which is what True meant until 0.2"
             )
         given = {name: state_dict.pop(f"{prefix}{name}", None) for name in _OTHERS}["inv_freq"]
         if given is not None and "frequencies" in self._learned:

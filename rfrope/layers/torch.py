@@ -151,11 +151,10 @@ class RotaryEmbedding(TurningModule):
                 what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
                 raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
         dtype = torch.float32 if array.dtype_name(self.start.frequencies) == "float32" else torch.float64
-        shape, heads = tuple(self.start.frequencies.shape), self._bias_heads
-        biases = self._host.shape[:-1] if heads is None else (heads, self._blocks)
-        shapes = {"frequencies": shape, "log_factors": shape, "phases": biases, "log_temperature": ()}
-        of_law = {} if self._law is None else {name: value.shape for name, value in self._law.parameters.items()}
-        self._register(shapes | of_law, dtype)
+        omega, heads = array.to_host(self.start.frequencies), self._bias_heads
+        phases = np.zeros(self._host.shape[:-1] if heads is None else (heads, self._blocks))
+        starts = {"log_factors": np.zeros(omega.shape), "phases": phases, "log_temperature": np.zeros(())}
+        self._register((self._law.parameters if self._law else {}) | {"frequencies": omega} | starts, dtype)
         self._forget()
 
     def _read_rope(self, rope: Any) -> Rope:

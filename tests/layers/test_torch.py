@@ -224,10 +224,6 @@ def test_states():
     )  # warns of nothing
     with pytest.raises(RuntimeError, match="Unexpected key"):
         fixed.load_state_dict(learned.state_dict())
-    old = torch.nn.ModuleDict({"a": RotaryEmbedding(FREQUENCIES, "frequencies")}).state_dict()  # True, until 0.2
-    for strict in (True, False):
-        with pytest.raises(ValueError, match=r"^a\.frequencies of the state .* expected a module with learnable='freq"):
-            torch.nn.ModuleDict({"a": RotaryEmbedding(FREQUENCIES, learnable=True)}).load_state_dict(old, strict)
 
 
 def test_a_step_at_a_rate_for_weights_keeps_learned_frequencies_near_their_start():
