@@ -25,7 +25,6 @@ from rfrope.kernels.parameters import multiply, split
 from rfrope.kernels.registry import kernel as make_kernel
 from rfrope.rotation.rope import Rope
 
-_LEARNED = "learned"  # scheme of a step in which parameters were learned
 _FORMS = {"exponent": "logit_exponent", "means": "relative_means"}  # names in which others than logarithms are learned
 
 
@@ -113,19 +112,17 @@ class LearnedKernel:
 
     def move(self, row: Array, xp: ModuleType) -> Array:
         """Return the frequencies of parameters ``(*H, P)`` in one row for each set."""
-        parameters, start = {}, 0
+        parameters, end = {}, 0
         for name, size in self._sizes.items():
-            end = start + math.prod(size)
+            start, end = end, end + math.prod(size)
             parameters[name] = xp.reshape(row[..., None, start:end], (*row.shape[:-1], 1, *size))
-            start = end
         return xp.reshape(self._fixed(parameters, xp), self.shape)
 
     @cached_property
     def _sizes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each parameter for one point: what all axes share has a last axis of its own."""
         found = {name: value.shape[self.points.ndim - 2 :] for name, value in self.parameters.items()}
-        mixed = ("relative_means", "log_scales")
-        return {name: (*own, 1) if len(own) < 1 + name.startswith(mixed) else own for name, own in found.items()}
+        return {n: v if len(v) > n.startswith(("relative_means", "log_scales")) else (*v, 1) for n, v in found.items()}
 
     @cached_property
     def _fixed(self) -> Callable[[Mapping[str, Array], ModuleType], Array]:
@@ -251,7 +248,7 @@ def _read_design(rope: Rope, vectors: np.ndarray) -> tuple[list[Kernel], np.ndar
     source, count, n_blocks = rope.source, math.prod(vectors.shape[:-2]), vectors.shape[-2]
     laws = _read_laws(source.kernel, count)
     last = source.scaled_by[-1] if source.scaled_by else {}
-    began = _read_laws(last["began"], count) if last.get("scheme") == _LEARNED and "began" in last else laws
+    began = _read_laws(last["began"], count) if last.get("scheme") == "learned" and "began" in last else laws
     found: list[np.ndarray | None] = [None]
     if source.design == "quantile":
         found = [sets.quantile_points(law, n_blocks) for law in began]
