@@ -63,7 +63,7 @@ def records() -> tuple[Engine, ...]:
     Examples
     --------
     >>> [engine.name for engine in records() if engine.reading][:5]
-    ['transformers', 'DeepSpeed', 'exllamav3', 'llama.cpp', 'Megatron-Bridge']
+    ['transformers', 'exllamav3', 'llama.cpp', 'Megatron-Bridge', 'MLX-LM']
     """
     files = [module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg]
     found = [value for file in files for value in vars(import_module(f"{__name__}.{file}")).values()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +9,8 @@ import numpy as np
 
 from rfrope.engines import formats
 from rfrope.engines.record import Arithmetic, ExportRequest, make_engine
+
+_LANE = 8  # features that a lane of DeepSpeed's kernel holds, and both halves are whole lanes
 
 
 def _double(x: np.ndarray, interleaved: bool) -> np.ndarray:
@@ -91,29 +91,6 @@ def _make_doubled(request: ExportRequest) -> dict[str, Any]:
 LIGER = make_engine("Liger-Kernel", _make_doubled, formats.round_once, _refuse_part)
 
 
-def _make_caches(request: ExportRequest) -> dict[str, Any]:
-    """Return tables ``(S, D)``, or ``(H, S, D)`` with one set per head, which broadcast against ``(B, H, S, D)``."""
-    shape = (request.context or 0, -1) if request.heads is None else (request.heads, request.context or 0, -1)
-    cos, sin = (one.reshape(shape) for one in request.table())
-    return {"cos": cos, "sin": sin, "interleaved": request.interleaved}
-
-
-def _refuse_until_released(request: ExportRequest) -> str:
-    instead = "layers.torch.RotaryEmbedding runs the Rope with any torch"
-    if importlib.util.find_spec("torch") is None:
-        return f"torch is not installed; the export needs one that has nn.functional.rotary_embedding; {instead}"
-    torch = importlib.import_module("torch")
-    if not hasattr(torch.nn.functional, "rotary_embedding"):
-        return (
-            f"torch {torch.__version__} has no nn.functional.rotary_embedding: pull request 187286 adds it "
-            f"and nn.RotaryEmbedding; {instead}"
-        )
-    return _refuse_part(request)
-
-
-PYTORCH = make_engine("PyTorch", _make_caches, formats.round_once, _refuse_until_released)
-
-
 def _make_padded(request: ExportRequest) -> dict[str, Any]:
     """Return tables ``(rows, head_dim)``: features that do not turn have cos 1 and sin 0."""
     cos, sin = (_double(one, request.interleaved) for one in request.table())
@@ -132,6 +109,20 @@ def _refuse_halves(request: ExportRequest) -> str:
 
 
 DIFFUSERS = make_engine("diffusers", _make_padded, formats.round_once, _refuse_halves)
+
+
+def _refuse_lanes(request: ExportRequest) -> str:
+    width = request.rope.rotary_dim
+    return "" if width % (2 * _LANE) == 0 else f"it turns multiples of {2 * _LANE} features, and the Rope turns {width}"
+
+
+DEEPSPEED = make_engine(
+    "DeepSpeed",
+    lambda request: {"inverse_freqs": request.rope.frequencies.astype(np.float32)},
+    # a float32 product, its product with 1/(2 pi) in ``__cosf``, and that itself
+    lambda request, made: Arithmetic(made["inverse_freqs"].astype(np.float64), 4.0 * formats.ULP, 2.0**-21),
+    _refuse_lanes,
+)
 
 
 # -- plain files -------------------------------------------------------------------------------------------------------

@@ -393,12 +393,6 @@ class Engine:
     format: Format | None = None
 
 
-def make_reading(engine: str, rule: Callable[[ConfigRope], EngineRope]) -> Reading:
-    """Return an engine's reading by a rule, with what was read of it."""
-    held = read_table("engines")[engine]["reading"]
-    return Reading(held["version"], held["sources"], rule, held.get("model_types", ()))
-
-
 def make_engine(
     name: str,
     make: Callable[[ExportRequest], dict[str, Any]],

@@ -8,10 +8,10 @@ from rfrope._core.arguments import show
 from rfrope.data.model_types import has_defaults, known, read_table
 from rfrope.engines import formats, observed
 from rfrope.engines.formulas import RefusedError, UnknownError
-from rfrope.engines.record import ConfigRope, Engine, EngineRope, ExportRequest, make_engine, make_reading
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, ExportRequest, Reading, make_engine
 
 _SU = ("phi3",)  # model types whose config class knows "su" for longrope
-_LENGTHS = read_table("engines")["transformers"]["reading"]["lengths"]
+_HELD = read_table("engines")["transformers"]["reading"]
 
 
 def _read(config: ConfigRope) -> EngineRope:
@@ -23,7 +23,7 @@ def _read(config: ConfigRope) -> EngineRope:
         raise RefusedError("stops with an error: factor missing")
     if config.rope.source.model.pairing_from in ("assumed", "config"):
         raise UnknownError(f"it has no class for model type {show(config.model_type)}")
-    length = EngineRope.length if "alpha" in values else _LENGTHS.get(name, EngineRope.length)
+    length = EngineRope.length if "alpha" in values else _HELD["lengths"].get(name, EngineRope.length)
     note = "after rfrope.integrations.transformers.register(), else it stops with an error" if name == "rfrope" else ""
     return EngineRope(
         np.asarray(config.rope.frequencies),
@@ -55,6 +55,6 @@ ENGINE = make_engine(
     formats.make_longrope,
     formats.compute_longrope,
     _refuse_by_class,
-    reading=make_reading("transformers", _read),
+    reading=Reading(_HELD["version"], _HELD["sources"], _read),
 )
 OLD = Engine("transformers 4", observed.reading("transformers 4"))

@@ -14,7 +14,7 @@ import rfrope
 from rfrope import Rope, engines
 
 FORMATS = {engine.name: engine.format for engine in engines.records() if engine.format}
-NAMES = [name for name in FORMATS if name != "PyTorch"]  # takes nothing until it is released: test_formats.py
+NAMES = list(FORMATS)
 ROPE = KINDS["no factor"](1)
 DICTS = ("transformers", "vLLM", "SGLang", "MLX-LM", "TensorRT-LLM")
 ANY = ("json", "npz")

@@ -152,30 +152,6 @@ def by_mlx_lm(made: dict[str, Any], x: np.ndarray, positions: np.ndarray) -> np.
     return np.concatenate([row[0] for row in rows], axis=1)
 
 
-def by_pytorch(made: dict[str, Any], x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    torch = installed("torch")
-    cos, sin = (torch.from_numpy(made[name].reshape(-1, x.shape[-1] // 2)) for name in ("cos", "sin"))
-    ids = torch.from_numpy(rows)[None]
-    return torch.nn.functional.rotary_embedding(
-        torch.from_numpy(x)[None], cos, sin, ids, interleaved=made["interleaved"]
-    )[0].numpy()
-
-
-@pytest.fixture
-def operator(monkeypatch):
-    """PyTorch's operator; where it is not released, one by the words of its pull request."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-
-    def rotary_embedding(x: Any, cos: Any, sin: Any, position_ids: Any = None, *, interleaved: bool = False) -> Any:
-        cos, sin = cos[position_ids][:, None], sin[position_ids][:, None]
-        pairs = x.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else x.chunk(2, dim=-1)
-        turned = pairs[0] * cos - pairs[1] * sin, pairs[1] * cos + pairs[0] * sin
-        return torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
-
-    if not hasattr(torch.nn.functional, "rotary_embedding"):
-        monkeypatch.setattr(torch.nn.functional, "rotary_embedding", rotary_embedding, raising=False)
-
-
 TABLES = ("diffusers", "exllamav3", "flash-attn", "FlashInfer", "Liger-Kernel", "TransformerEngine", "vLLM operator")
 RUN = {
     **{"transformers": by_transformers, "vLLM": by_vllm, "vLLM operator": by_vllm_operator, "diffusers": by_diffusers},
@@ -201,16 +177,6 @@ def test_an_engine_turns_by_an_export_as_the_rope_does(engine, turned, kind):
         rope = ROPES[kind](seed)
         x, positions = features(rope)
         check(turned(engines.export(rope, engine), x, positions), x, positions, rope, engine)
-
-
-@pytest.mark.parametrize("kind", ["plain", "interleaved", "ladder"])
-def test_pytorch_turns_by_an_export_as_the_rope_does(operator, kind):
-    for seed in range(3):
-        rope = KINDS[kind](seed)
-        x, positions = features(rope)
-        made = engines.export(rope, "PyTorch")
-        assert made["cos"].shape == (CONTEXT, 8)
-        check(by_pytorch(made, x, positions), x, positions, rope, "PyTorch")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -263,24 +229,22 @@ def find_rows(engine: str, made: dict[str, Any], at: np.ndarray) -> tuple[dict[s
         case "Liger-Kernel":  # row ``batch_idx (sl row) + cos_row_idx row`` of contiguous tables; heads are texts to it
             tiled = {name: np.tile(made[name][:, :TOKENS], (TEXTS, 1, 1)) for name in ("cos", "sin")}
             return tiled, np.arange(TEXTS * HEADS).reshape(TEXTS, HEADS, 1) * TOKENS + at
-        case "PyTorch":  # tables (H, S, D) against (B, H, S, D)
-            return made, np.arange(HEADS)[:, None] * (TOKENS + 5) + at
         case "diffusers":  # ``x * cos[None, None] + x_rotated * sin[None, None]``, x of shape (B, 1, H S, d)
             return made, np.arange(HEADS)[:, None] * TOKENS + at
 
 
-BY_HEADS = {engine: (FORMULAS[engine], RUN.get(engine)) for engine in TABLES} | {"PyTorch": (by_pytorch,)}
+BY_HEADS = {engine: (FORMULAS[engine], RUN.get(engine)) for engine in TABLES}
 
 
 @PAIRINGS
 @pytest.mark.parametrize(
     ("engine", "turned"), [(engine, turned) for engine, all_of in BY_HEADS.items() for turned in all_of if turned]
 )
-def test_each_head_turns_by_its_own_set(engine, turned, pairing, operator):
+def test_each_head_turns_by_its_own_set(engine, turned, pairing):
     if engine == "Liger-Kernel" and pairing == "interleaved":
         pytest.skip("it pairs halves alone")
     factor = 1.0 if engine == "TransformerEngine" else 1.25
-    rope = many(pairing, factor, 16 if engine in ("Liger-Kernel", "PyTorch", "diffusers") else 20)
+    rope = many(pairing, factor, 16 if engine in ("Liger-Kernel", "diffusers") else 20)
     made = engines.export(rope, engine, context=TOKENS if engine == "diffusers" else TOKENS + 5)
     moved = engine in ("flash-attn", "TransformerEngine", "FlashInfer", "vLLM operator")  # where texts begin anywhere
     at = np.array([0, 4 if moved else 0])[:, None, None] + np.arange(TOKENS)

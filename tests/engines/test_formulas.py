@@ -122,24 +122,6 @@ def test_a_config_that_an_engine_does_not_run(engine, changes, status, reason):
     assert status == "known" or (found.rope, found.differs_from) == (None, None)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_frequencies_of_deepspeed_are_those_of_the_weights_dtype(dtype):
-    torch, made = installed("torch"), config("llama", "default") | {"torch_dtype": dtype}
-    for base in (BASE, (1.0 + 2.0**-8) ** -D, (1.0 + 2.0**-11) ** -D):  # the second frequency is a tie
-        rope = report("DeepSpeed", made | {"rope_theta": base}).rope
-        wanted = torch.from_numpy(ladder(base)).float().to(getattr(torch, dtype)).double().numpy()
-        assert np.array_equal(rope.frequencies, wanted)
-        error = np.max(np.abs(rope.frequencies / ladder(base) - 1.0))
-        assert (error > 1e-4, rope.attention_factor, rope.pairing) == (True, 1.0, "half")
-    plain, scheme, grouped = (
-        report("DeepSpeed", made | one).rope for one in ({}, {"rope_scaling": YARN}, {"num_key_value_heads": 2})
-    )
-    assert scheme.ignored_keys == ("rope_scaling",)
-    assert np.array_equal(scheme.frequencies, plain.frequencies)
-    assert "in each group, query heads except the first" in grouped.note  # beside the key, with what is rounded
-    assert "queries" not in plain.note
-
-
 @pytest.mark.parametrize("engine", ["vLLM", "SGLang", "exllamav3", "llama.cpp", "TensorRT-LLM"])
 def test_longrope_changes_its_list_beyond_the_original_context(engine):
     """Of factors of size 1 only vLLM and SGLang read those of each list; ``factor`` is none of any engine's."""
