@@ -7,7 +7,7 @@ from importlib import metadata, resources
 from typing import Any
 
 import pytest
-from public import CALLABLE, FUNCTIONS, MODULES, OFFERED, RECORDS, TABLE, lines
+from public import FUNCTIONS, MODULES, OFFERED, RECORDS, TABLE, lines
 
 import rfrope
 
@@ -15,37 +15,6 @@ import rfrope
 def test_names_signatures_and_fields_are_those_of_the_table():
     """Parameters may be added, none renamed: run tests/support/public.py where that is meant."""
     assert [*lines()] == TABLE.read_text("utf-8").splitlines()
-
-
-ORDER = (  # of arguments that are given by position, in every public function; see docs/explain/conventions.rst
-    ("x", "q", "k", "z", "w_q", "w_k"),
-    ("positions", "q_positions", "k_positions", "lags", "offset"),
-    ("frequencies", "kernel", "rope", "old", "new", "before", "after"),
-    ("shift", "cosine", "sine", "weights"),
-)
-
-
-def ranks(function: Any) -> list[int]:
-    """Return ranks in `ORDER` of a function's arguments by position, those that it does not name left out."""
-    rank = {name: i for i, names in enumerate(ORDER) for name in names}
-    parameters = inspect.signature(function).parameters.values()
-    return [rank[p.name] for p in parameters if p.name in rank and p.kind is not inspect.Parameter.KEYWORD_ONLY]
-
-
-def test_vectors_then_positions_then_frequencies_then_the_rest():
-    found = {name: ranks(function) for name, function in FUNCTIONS.items()}
-    assert {name: one for name, one in found.items() if one != sorted(one)} == {}
-
-
-def test_every_pairing_is_a_keyword_and_half_unless_given():
-    """What reads a config alone takes that of the model."""
-    pairings = {name: inspect.signature(one).parameters.get("pairing") for name, one in CALLABLE.items()}
-    found = {name: one for name, one in pairings.items() if one is not None}
-    assert {"Rope.__init__", "rotate", "sinusoidal", "rotation.shift_matrix", "heads.profile"} <= set(found)
-    assert {name for name, one in found.items() if one.kind is not one.KEYWORD_ONLY} == set()
-    assert {name for name, one in found.items() if one.default != "half"} == {
-        *("from_config", "models.can_relocate", "models.from_config", "models.list_layers")
-    }
 
 
 def test_names_of_the_face_are_sorted_and_stand_in_their_modules():

@@ -130,23 +130,6 @@ def dark():
     yield from module_of("dark")
 
 
-def test_colours_of_a_dark_page(dark):
-    light = ("#000000", "#595959", "#0072B2", "#d55e00", "#1f77b4")
-    assert dark.dark("#FFFFFF") == dark.GROUND
-    assert dark.dark("#000000") == "#ededed"
-    ground = brightness(dark.GROUND)
-    for colour in light:  # WCAG asks for 3 where a line is to be seen
-        assert (brightness(dark.dark(colour)) + 0.05) / (ground + 0.05) > 4.5, colour
-    assert len({dark.dark(colour) for colour in dark.LIGHT}) == len(dark.LIGHT)
-
-
-def brightness(colour):
-    """Relative luminance of WCAG 2."""
-    parts = [int(colour[i : i + 2], 16) / 255.0 for i in (1, 3, 5)]
-    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 def test_a_figure_is_given_colours_of_a_dark_page(dark):
     figure = importlib.import_module("matplotlib.figure").Figure()
     colors = importlib.import_module("matplotlib.colors")

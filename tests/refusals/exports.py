@@ -17,11 +17,14 @@ SHARED, LOUD, QUIET = (replace(ROPE, attention_factor=factor) for factor in (1.1
 (GLM,) = rfrope.from_config({"model_type": "glm4", "head_dim": 32})
 (GEMMA,) = rfrope.from_config({"model_type": "gemma", "head_dim": 16, "max_position_embeddings": 300})
 ANYWHERE = ("transformers", "llama.cpp", "ONNX")
+SETLESS = [one.name for one in engines.records() if one.format and not (one.format.heads or one.format.any_rope)]
 CARRIED = [  # the Rope, the engine, and why it does not carry it
     *((SECTIONS, one, "it has 3 position axes; for text alone, pass replace(rope, sections=None)") for one in ANYWHERE),
     *((AXES, one, "it has 3 position axes, and the engine has one; ") for one in ANYWHERE),
     *((AXES, one, "as in text, export frequencies.sum(-1)") for one in ANYWHERE),
     *((Rope(np.ones(4), pairing=None, context=8), one, "its pairing is None") for one in ANYWHERE),
+    *((Rope(np.ones((2, 8, 1)), context=8), one, "(2, 8, 1), one set per head, but the engine") for one in SETLESS),
+    (WIDER, "diffusers", "pairs the halves of the whole head of 24 features"),
     (NEIGHBOURS, "vLLM", "it pairs 'interleaved', and the engine only 'half'"),
     (SHARED, "MLX", "its attention factor 1.1 would be dropped"),
     (QUIET, "MLX-LM", "its attention factor is 0.9, and MLX-LM computes only factors of 1"),

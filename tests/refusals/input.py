@@ -1,11 +1,11 @@
 """Shapes that do not meet, and options that conflict: what the sweep of bad input once found unclear."""
 
 import numpy as np
-from calls import AT, LADDER, ROPE, X
+from calls import AT, LADDER, X
 from conftest import library
 
 import rfrope
-from rfrope import bochner, engines, frequencies, heads, rotation
+from rfrope import bochner, frequencies, heads, rotation
 
 
 def unknown():
@@ -24,7 +24,6 @@ ROWS = [
      "shift and the phases from lags and frequencies do not broadcast"),
     (lambda: frequencies.xpos_scales([0], 2, centre=1e9), ValueError, "565 times scale_base from centre"),
     (lambda: bochner.from_density(np.exp, support={1, 2}), TypeError, "support is {1, 2}; expected two numbers"),
-    (lambda: engines.write("a.json", ROPE, "vllm", part="x"), ValueError, "part is 'x', but model is None"),
     (lambda: rfrope.Rope(LADDER, head_dim=8).scores(np.ones((3, 10)), np.ones((3, 10)), AT, AT), ValueError,
      "q has 10 features, but head_dim is 8"),
     (lambda: rfrope.Rope(unknown()[:, 0]), ValueError,

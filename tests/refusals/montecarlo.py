@@ -1,14 +1,14 @@
-"""What both estimators refuse, and each of them."""
+"""What both estimators refuse to show, to keep, and to take from an executor."""
 
 import concurrent.futures
+import itertools
 
 from rfrope import estimate_kernel
 
-KERNEL = {"kernel": "gaussian", "lags": [1.0], "n_samples": 8, "rng": 5}
 
-
-def of_kernel(**changes):
-    return lambda: estimate_kernel(**(KERNEL | changes))
+def refused(words, error=ValueError, **options):
+    given = {"kernel": "gaussian", "lags": [1.0], "n_samples": 2**21, "rng": 1} | options
+    return lambda: estimate_kernel(**given), error, words
 
 
 class Client:
@@ -18,22 +18,23 @@ class Client:
         return [concurrent.futures.Future() for _ in spans]
 
 
-def of_executor(executor, words, **changes):
-    return of_kernel(n_samples=200_000, executor=executor, **changes), ValueError, words
-
-
-def loses_one(task, spans):
-    return list(map(task, spans))[:-1]
-
-
-def reverses(task, spans):
-    return list(map(task, spans))[::-1]
+def after(change):
+    """An executor whose results, of all chunks in order, are changed."""
+    return lambda task, spans: change(list(map(task, spans)))
 
 
 ROWS = [
-    of_executor(lambda task, spans: [], "executor returned 0 of 200000 draws"),
-    of_executor(loses_one, ("executor returned ", " of 200000 draws")),
-    (of_kernel(executor=Client()), TypeError,
-     ("executor returned <Future", "pass client.get_executor() of a Dask client")),
-    of_executor(reverses, "executor returned the chunk from draw"),  # another order would change the last bits
+    refused("checkpoint is 3; expected a path", TypeError, checkpoint=3),
+    refused("rng is None; expected a seed with checkpoint", checkpoint="a.npz", rng=None),
+    refused(("progress returned ", " of 2097152 draws"), progress=lambda items, total: itertools.islice(items, 1)),
+    refused("progress is 'yes'; expected None, True, False, or a callable", TypeError, progress="yes"),
+    refused("progress returned None; expected an iterable", TypeError, progress=lambda items, total: None),
+    refused("executor returned 0 of 2097152 draws", executor=lambda task, spans: []),
+    refused(("executor returned ", " of 2097152 draws"), executor=after(lambda results: results[:-1])),
+    refused("executor returned the chunk from draw", executor=after(lambda results: results[::-1])),  # last bits differ
+    refused(("the chunk from draw 0, after ", " of 2097152 draws; expected all"),
+            executor=after(lambda results: [results[0], *results[:1], *results[2:]])),
+    refused(("executor returned <Future", "pass client.get_executor() of a Dask client"), TypeError, executor=Client()),
+    *(refused("executor returned", TypeError, executor=lambda *_, answer=answer: answer)
+      for answer in (None, 3, [4], [(1, 2, 3)])),
 ]  # fmt: skip

@@ -161,7 +161,6 @@ WRONG = [
     wrong("sections in turn", "sections", "in turn", along_axes(PLAIN, np.arange(W // 2) % 3), QWEN2_VL, **AXES),
     wrong("keys the other way", "direction", "keys", both(model(PLAIN), model(-PLAIN))),
     wrong("heads for tokens", "positions", "head", heads_for_tokens, heads=4, kv_heads=4),
-    wrong("counted from 1", "positions", "1 more", model(PLAIN, at=lambda p: p + 1)),
     wrong("the table ends at 1024", "too short", "1023", model(PLAIN, at=lambda p: np.minimum(p, 1023))),
     wrong("never filled", NEVER, "uninitialised", LARGE),
     wrong("not a number", NEVER, "not finite", NAN),

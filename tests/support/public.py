@@ -55,8 +55,7 @@ def lines() -> Iterator[str]:
 
 
 OFFERED = offered()
-CALLABLE = {name: value for name, value in OFFERED.items() if callable(value) and not inspect.isclass(value)}
-FUNCTIONS = {name: value for name, value in CALLABLE.items() if "__" not in name}
+FUNCTIONS = {n: one for n, one in OFFERED.items() if callable(one) and not inspect.isclass(one) and "__" not in n}
 RECORDS = {name: value for name, value in OFFERED.items() if dataclasses.is_dataclass(value)}
 
 

@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 from campaign import campaign
 
@@ -36,18 +35,3 @@ def test_a_picture_is_what_its_function_draws(name, tmp_path):
         assert counts[0] == counts[1]
         numbers = [[float(number) for path in one for number in re.findall(r"-?\d+\.?\d*", path)] for one in paths]
         assert numbers[0] == pytest.approx(numbers[1], rel=1e-3, abs=0.05)
-
-
-@campaign
-def test_the_kernel_asked_for_is_drawn_with_what_each_design_gives():
-    """Independent draws stray most, strata less, and the optimised set least."""
-    figure = pictures.Figure()
-    pictures.draw_designed(figure, pictures.THEMES[""])
-    errors = [abs(np.subtract(*(line.get_ydata() for line in axes.lines))).max() for axes in figure.axes]
-    assert errors[0] > 0.1 > errors[1] > 0.05 > errors[2]
-
-
-def test_a_picture_that_is_not_there_is_named(capsys):
-    with pytest.raises(SystemExit):
-        pictures.main(["nothing"])
-    assert "no picture ['nothing']; there are designed" in capsys.readouterr().err
