@@ -319,51 +319,24 @@ def radius_cdf(kernel: Kernel, lengths: tuple[float, ...]) -> tuple[np.ndarray, 
     return np.exp(edges[1:]), np.cumsum(mass)
 
 
-Rule = tuple[np.ndarray, np.ndarray]  # nodes and weights
+def box_integral(kernel: Kernel, lengths: tuple[float, ...], end: float) -> float:
+    """Integral of the density over the box where ``abs(lengths * omega) <= end``."""
+    _, node, weight = panels(-end, end, 8)
+    nodes, weights = (np.stack(np.meshgrid(*[one.ravel()] * kernel.ndim), -1) for one in (node, weight))
+    density = kernel.density(kernel.restore_shape(nodes.reshape(-1, kernel.ndim) / np.asarray(lengths)))
+    return float(np.sum(density * np.prod(weights.reshape(-1, kernel.ndim), -1)) / np.prod(lengths))
 
 
-def box_cdf(
-    kernel: Kernel, lengths: tuple[float, ...], axis: int, *, end: float = 1.0, nodes: int = 16, across: Rule = ()
-) -> tuple[np.ndarray, np.ndarray]:
-    """Points in (-end, end) and the probability that ``lengths[axis] * omega[axis]`` is below, from the density.
-
-    It has 64 panels with `nodes` nodes each; `across` is the rule along the other axes.
-    """
-    edges, node, weight = panels(-end, end, 64, nodes)
-    other, other_weight = across or panels(-end, end, 2)[1:]
-    grids = [node.ravel() if a == axis else other.ravel() for a in range(kernel.ndim)]
-    weights = [weight.ravel() if a == axis else other_weight.ravel() for a in range(kernel.ndim)]
-    omega = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1) / np.asarray(lengths)
-    mass = kernel.density(omega[..., 0] if kernel.ndim == 1 else omega) / np.prod(lengths)
-    for a, w in enumerate(weights):
-        mass = mass * w.reshape([-1 if b == a else 1 for b in range(kernel.ndim)])
-    mass = np.sum(mass, axis=tuple(a for a in range(kernel.ndim) if a != axis))
-    return edges[1:], np.cumsum(np.sum(mass.reshape(64, nodes), axis=-1))
-
-
-def law_distances(kernel: Kernel, lengths: tuple[float, ...], shape: str, omega: np.ndarray) -> dict[str, float]:
-    """Distances of draws from the kernel's density, each over its bound: all below 1 if the draws follow it."""
-    bound, k = ks_bound(omega.shape[0]), kernel.ndim
-    scaled = omega.reshape(-1, k) * np.asarray(lengths)
-    if shape == "lattice":
-        return {"counts": lattice_statistic(kernel.scale, scaled[:, 0])}
-    if shape == "lumps":
-        return {f"axis {a}": ks_distance(scaled[:, a], *lumps_cdf(kernel, lengths, a)) / bound for a in range(k)}
-    if shape == "box":
-        found = {f"axis {a}": ks_distance(scaled[:, a], *box_cdf(kernel, lengths, a)) / bound for a in range(k)}
-        return found | {"independence": cells_statistic(scaled)}
-    radius = np.sqrt(np.sum(scaled * scaled, axis=-1))
-    if shape == "sphere":
-        found = {"radius": float(np.max(np.abs(radius - 1.0))) / 1e-15}
-    elif has_density(kernel):
-        found = {"radius": ks_distance(radius, *radius_cdf(kernel, lengths)) / bound}
-    else:
-        found = {"projection": ks_distance(scaled @ directions(k)[-1], *stable_cdf(kernel.exponent)) / bound}
-    if k == 1:
-        return found | {"sign": abs(float(np.mean(np.sign(scaled)))) * math.sqrt(omega.shape[0]) / Z_BOUND}
-    points = np.linspace(-1.0, 1.0, 201)  # a coordinate of a uniform direction has a beta law
-    beta = stats.beta.cdf(0.5 * (1.0 + points), 0.5 * (k - 1), 0.5 * (k - 1))
-    return found | {f"direction {a}": ks_distance(scaled[:, a] / radius, points, beta) / bound for a in range(k)}
+def density_z(kernel: Kernel, lengths: tuple[float, ...], omega: np.ndarray) -> list[float]:
+    """z-scores of volumes of two cubes of ``lengths * omega``: the mean of one over the density, of draws in a cube."""
+    low, high = (0.55, 0.95) if kernel.ndim == 1 else (0.1, 0.55)  # in all supports
+    scaled, found = omega.reshape(-1, kernel.ndim) * np.asarray(lengths), []
+    for side in (scaled, -scaled):
+        inside = np.all((low < side) & (side < high), axis=-1)
+        values = np.where(inside, np.prod(lengths), 0.0)
+        values[inside] /= kernel.density(omega[inside])
+        found.append((np.mean(values) - (high - low) ** kernel.ndim) * math.sqrt(values.size) / np.std(values))
+    return found
 
 
 @functools.cache
@@ -381,41 +354,8 @@ def directions(ndim: int) -> np.ndarray:
     return np.concatenate([np.eye(ndim), np.ones((1, ndim)) / math.sqrt(ndim)])
 
 
-@functools.cache  # a million values of the density
-def lumps_cdf(kernel: Kernel, lengths: tuple[float, ...], axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """As `box_cdf`, for a smooth density that is negligible outside (-9, 9)^k.
-
-    Along the other axes by the trapezoidal rule, which then converges geometrically: with bumps of standard deviation
-    0.48 or more, 54 points are good to 1e-15.
-    """
-    node = np.linspace(-9.0, 9.0, 55)
-    return box_cdf(kernel, lengths, axis, end=9.0, nodes=6, across=(node, np.full(55, 18.0 / 54.0)))
-
-
 @functools.cache
 def stable_cdf(exponent: float) -> tuple[np.ndarray, np.ndarray]:
     """Points and the distribution function with characteristic function ``exp(-abs(t)^exponent)``, by SciPy."""
     points = np.concatenate([-np.geomspace(200.0, 0.02, 25), np.geomspace(0.02, 200.0, 25)])
     return points, stats.levy_stable.cdf(points, exponent, 0.0)
-
-
-def lattice_statistic(scale: float, n: np.ndarray) -> float:
-    """Chi-square of the counts of whole numbers n against ``exp(-z) I_n(z)``, ``z = 1/scale^2``, over its bound."""
-    whole = np.round(n)
-    if np.max(np.abs(n - whole)) > 1e-12 * max(1.0, float(np.max(np.abs(n)))):
-        return math.inf
-    z, expected = 1 / mp.mpf(scale) ** 2, []
-    while not expected or expected[-1] > 20.0:
-        expected.append(float(n.size * mp.exp(-z) * mp.besseli(len(expected), z)))
-    last = len(expected) - 1
-    counts = np.array([np.sum(whole == i) for i in range(1 - last, last)] + [np.sum(np.abs(whole) >= last)])
-    wanted = np.array(expected[last - 1 : 0 : -1] + expected[:last])
-    wanted = np.append(wanted, n.size - np.sum(wanted))
-    return float(np.sum((counts - wanted) ** 2 / wanted) / stats.chi2.isf(ALPHA, counts.size - 1))
-
-
-def cells_statistic(points: np.ndarray) -> float:
-    """Chi-square of the counts in 8^k equal cells of the cube (-1, 1)^k, over its bound."""
-    counts, _ = np.histogramdd(points, bins=8, range=[(-1.0, 1.0)] * points.shape[1])
-    expected = points.shape[0] / counts.size
-    return float(np.sum((counts - expected) ** 2) / expected / stats.chi2.isf(ALPHA, counts.size - 1))
