@@ -80,72 +80,49 @@ class Facts:
     widths: tuple[int, ...] = ()
     read: frozenset[str] = frozenset()
 
-    # What a key agrees with, by the names in the table of keys: whether its value says what was read.
-
     def has(self, key: str, value: Any) -> bool:
-        """Return whether a Rope has a value, or each of a list, under a name of its scheme."""
+        """Return whether a Rope has a value, or each of a list of bases, under a name of its scheme."""
         if isinstance(value, list | tuple) and key == "rope_theta":  # 0 or None: a layer without
             return all(not one or self.has(key, one) for one in value)
         return value in [one.source.rope_parameters.get(key) for one in self.ropes]
 
-    def is_base(self, key: str, value: Any) -> bool:
-        """Return whether a base, or each of a list, is that of a Rope."""
-        return self.has("rope_theta", value)
-
-    def is_scheme(self, key: str, value: Any) -> bool:
-        """Return whether a scheme, or a value of it, is that of a Rope; a factor of 1 changes nothing."""
-        return value == 1 or self.has("rope_type" if key == "type" else key, value)
-
-    def rotates(self, key: str, value: Any) -> bool:
+    def rotates(self, value: Any) -> bool:
         """Return whether a fraction of a head, or each of a list, is what a Rope rotates."""
         if isinstance(value, list | tuple):
-            return all(self.rotates(key, one) for one in value)
+            return all(map(self.rotates, value))
         if not isinstance(value, int | float) or self.has("partial_rotary_factor", value):
             return isinstance(value, int | float)
         widths = {*self.widths, *(one.head_dim or 0 for one in self.ropes)}
         return any(int(value * width) == one.rotary_dim for width in widths for one in self.ropes)
 
-    def is_width(self, key: str, value: Any) -> bool:
-        """Return whether a number of features is what a Rope rotates."""
-        return value == 0 or any(value == one.rotary_dim for one in self.ropes)
-
-    def pairs(self, key: str, value: Any) -> bool:
-        """Return whether a flag for the pairing says that of a Rope."""
-        return any(read_pairing(key, value) == one.pairing for one in self.ropes)
-
-    def starts(self, key: str, value: Any) -> bool:
+    def starts(self, value: Any) -> bool:
         """Return whether a length is the original context of a Rope, or its only one."""
         key = "original_max_position_embeddings"
-        return any(value == one.source.rope_parameters.get(key, one.context) for one in self.ropes)
+        return value in [one.source.rope_parameters.get(key, one.context) for one in self.ropes]
 
-    def is_latent(self, key: str, value: Any) -> bool:
-        """Return whether a flag for latent attention says what the reader found."""
-        found = any(one.source.model.turns_last or one.qk_head_dim != one.head_dim for one in self.ropes)
-        return not self.ropes or value == found
+    def is_latent(self) -> bool:
+        """Return whether a Rope is of latent attention."""
+        return any(one.source.model.turns_last or one.qk_head_dim != one.head_dim for one in self.ropes)
 
-    def is_on(self, key: str, value: Any) -> bool:
-        """Return whether a switch of RoPE is on where there is one."""
-        return value is True or (value is False and (not self.ropes or "mrope" in key))
 
-    def is_off(self, key: str, value: Any) -> bool:
-        """Return whether a switch of another scheme is off, or there is no RoPE."""
-        return value is False or (not self.ropes and not isinstance(value, Mapping))
-
-    def is_rope(self, key: str, value: Any) -> bool:
-        """Return whether an encoding of positions is RoPE where there is one."""
-        return not self.ropes or "rot" in str(value) or "rope" in str(value)
-
-    def is_read(self, key: str, value: Any) -> bool:
-        """Return whether the reader used a key."""
-        return key in self.read
-
-    def has_axes(self, key: str, value: Any) -> bool:
-        """Return whether a flag for several axes is off, or a Rope has sections."""
-        return value is False or any(one.sections for one in self.ropes)
-
-    def is_no_rotation(self, key: str, value: Any) -> bool:
-        """Return True: the width of what does not rotate changes nothing."""
-        return True
+# whether the value of a key says what was read, by the names in the table of keys
+_AGREES: Mapping[str, Callable[[Facts, str, Any], bool]] = {
+    "has": Facts.has,
+    "is_base": lambda facts, key, value: facts.has("rope_theta", value),
+    # a factor of 1 changes nothing
+    "is_scheme": lambda facts, key, value: value == 1 or facts.has("rope_type" if key == "type" else key, value),
+    "rotates": lambda facts, key, value: facts.rotates(value),
+    "is_width": lambda facts, key, value: value in (0, *(one.rotary_dim for one in facts.ropes)),
+    "pairs": lambda facts, key, value: read_pairing(key, value) in [one.pairing for one in facts.ropes],
+    "starts": lambda facts, key, value: facts.starts(value),
+    "is_latent": lambda facts, key, value: not facts.ropes or value == facts.is_latent(),
+    "is_on": lambda facts, key, value: value is True or (value is False and (not facts.ropes or "mrope" in key)),
+    "is_off": lambda facts, key, value: value is False or (not facts.ropes and not isinstance(value, Mapping)),
+    "is_rope": lambda facts, key, value: not facts.ropes or "rot" in str(value) or "rope" in str(value),
+    "is_read": lambda facts, key, value: key in facts.read,
+    "has_axes": lambda facts, key, value: value is False or any(one.sections for one in facts.ropes),
+    "is_no_rotation": lambda facts, key, value: True,  # the width of what does not rotate
+}
 
 
 @lru_cache(4096)
@@ -185,7 +162,7 @@ def find_unread(held: Mapping[str, Any], facts: Facts, is_part: Callable[[Any, A
         if path in facts.read and isinstance(value, list | tuple | Mapping | str):
             continue  # what it says is not one number
         kind = _find_kind(_snake(key))
-        agrees = getattr(facts, kind["agrees"])(_snake(key), value)
+        agrees = _AGREES[kind["agrees"]](facts, _snake(key), value)
         if not agrees and not (value is False and kind["means"].startswith("a ")):
             yield Unread(path, value, kind["means"], kind["write"])
 

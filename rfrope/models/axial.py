@@ -1,62 +1,45 @@
-"""Ropes of several axes: one ladder for each coordinate of an image or a video."""
+"""Frequencies of several axes: one ladder for each coordinate of an image or a video."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import positive, whole
-from rfrope._core.array import place_for_caller
+from rfrope._core.arguments import whole
 from rfrope.data.model_types import read_table
-from rfrope.rotation.provenance import ModelPart, Provenance
-from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import ladder
 
 # what is known of diffusers' rotary models, by the ``_class_name`` of their configs
-DIFFUSERS: Mapping[str, Mapping[str, Any]] = read_table("diffusers")
+DIFFUSERS: Mapping[str, Mapping[str, Any]] = {
+    name: {"axial": "diffusers", "pairing": "interleaved", **entry} for name, entry in read_table("diffusers").items()
+}
 
 
-def make_axial(
-    layout: str, head_dim: int, theta: float, pairing: str | None, model: ModelPart, placed_by: tuple[Any, Any, Any]
-) -> Rope:
-    """Return the Rope of a vision model by how its class uses a ladder; see ``axial`` of `data.model_types`."""
+def split_ladder(layout: str, head_dim: int, theta: float) -> tuple[np.ndarray, tuple[int, ...] | None]:
+    """Return frequencies and sections of a vision model by how its class uses a ladder; see ``axial`` of the table."""
     axes = 3 if layout == "thirds" else 2
     if layout != "thirds" and head_dim % 4:
         raise ValueError(f"head_dim is {head_dim}; expected a multiple of 4: two axes, and two features a block")
-    sections: tuple[int, ...] | None = (head_dim // axes // 2,) * axes
     one = ladder(head_dim // axes // 2 * 2, theta)
+    if layout in ("columns first", "columns in turn"):  # blocks of the second axis stand before those of the first
+        both = np.zeros((2, one.size, 2))
+        both[0, :, 1] = both[1, :, 0] = one
+        return (both if layout == "columns first" else both.swapaxes(0, 1)).reshape(-1, 2), None
+    host = np.tile(one, axes)
     if layout == "alternating":  # Pixtral deals one ladder to both axes in turn
-        spanning = ladder(head_dim, theta)
-        host = np.concatenate([spanning[0::2], spanning[1::2]])
-    elif layout in ("columns first", "columns in turn"):  # blocks of the second axis stand before those of the first
-        sections, host = None, np.zeros((2 * one.size, 2))
-        in_turn = layout == "columns in turn"
-        host[0::2, 1] = host[1::2, 0] = one if in_turn else 0.0
-        if not in_turn:
-            host[: one.size, 1] = host[one.size :, 0] = one
-    else:
-        host = np.tile(one, axes)
+        host = ladder(head_dim, theta).reshape(-1, 2).T.ravel()
     if layout == "turns":  # DINOv3: whole turns over coordinates from -1 to 1
         host = host * (2.0 * math.pi)
-    return Rope(
-        place_for_caller(host, *placed_by),
-        pairing=pairing,
-        head_dim=head_dim,
-        sections=sections,
-        source=Provenance(rope_parameters={"rope_type": "axial", "rope_theta": theta}, model=model),
-    )
+    return host, (one.size,) * axes
 
 
-def make_diffusers(
-    held: Mapping[str, Any], pairing: str | None, model: ModelPart, placed_by: tuple[Any, Any, Any]
-) -> Rope:
-    """Return the Rope of a diffusers config: one ladder for each axis, or in LTX one over all heads for all axes."""
-    entry = DIFFUSERS[model.model_type]
-    theta = positive("rope_theta", held.get("rope_theta", entry["rope_theta"]))
+def split_axes(
+    held: Mapping[str, Any], entry: Mapping[str, Any], theta: float
+) -> tuple[np.ndarray, tuple[int, ...] | None]:
+    """Return those of a diffusers config: one ladder for each axis, or in LTX one over all heads for all axes."""
     width, heads = (
         whole(key, held.get(key, entry.get(key, 1)), 1) for key in ("attention_head_dim", "num_attention_heads")
     )
@@ -67,20 +50,8 @@ def make_diffusers(
         turning = (ladder_of_all[:, None, None] * np.eye(3)).reshape(-1, 3)
         flat = np.zeros((width * heads // 2, 3))
         flat[len(flat) - len(turning) :] = turning
-        host, sections = flat.reshape(heads, width // 2, 3), None
-    else:
-        side = width // 6 * 2  # Wan's rows and columns; frames have the rest
-        widths = held.get(entry.get("axes", ""), entry.get("widths", [width - 2 * side, side, side]))
-        widths = [whole(f"{entry.get('axes')}[{i}]", one, 2) for i, one in enumerate(widths)]
-        host = np.concatenate([ladder(one, theta) for one in widths])
-        width, sections = sum(widths), tuple(one // 2 for one in widths)
-    return Rope(
-        place_for_caller(host, *placed_by),
-        pairing=pairing or "interleaved",
-        head_dim=width,
-        sections=sections,
-        source=Provenance(
-            rope_parameters={"rope_type": "axial", "rope_theta": theta},
-            model=replace(model, note=entry.get("note", ""), qk_head_dim=width),
-        ),
-    )
+        return flat.reshape(heads, width // 2, 3), None
+    side = width // 6 * 2  # Wan's rows and columns; frames have the rest
+    widths = held.get(entry.get("axes", ""), entry.get("widths", [width - 2 * side, side, side]))
+    widths = [whole(f"{entry.get('axes')}[{i}]", one, 2) for i, one in enumerate(widths)]
+    return np.concatenate([ladder(one, theta) for one in widths]), tuple(one // 2 for one in widths)
