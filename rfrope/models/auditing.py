@@ -258,15 +258,13 @@ def _compare(buffer: Buffer, rope: Rope, length: int | None) -> tuple[list[Findi
     if reason := buffer.fault or _describe_garbage(buffer, rope):
         return [Finding("uninitialised", buffer.name, reason, 0)], 0
     context = _context(rope) if length is None else length
-    if buffer.is_table:
-        reading = buffers.read(buffer, rope)
-        stretched = _find_stretched(reading.frequencies, rope)
-        first = buffers.first_off(buffer, stretched or rope, _EXCEEDS)
-        faults = _check_table(buffer, rope, reading, context, is_stretched=stretched is not None)
-    else:
-        stretched = _find_stretched(buffer.values, rope)
-        first = buffers.first_turn_off(buffer, stretched or rope, _EXCEEDS, _UNBOUNDED if context is None else context)
+    reading = buffers.read(buffer, rope) if buffer.is_table else None
+    stretched = _find_stretched(buffer.values if reading is None else reading.frequencies, rope)
+    first = buffers.first_off(buffer, stretched or rope, _EXCEEDS, _UNBOUNDED if context is None else context)
+    if reading is None:
         faults = _check_frequencies(buffer, rope, is_stretched=stretched is not None)
+    else:
+        faults = _check_table(buffer, rope, reading, context, is_stretched=stretched is not None)
     return [Finding(kind, buffer.name, text, first) for kind, text in faults], first
 
 

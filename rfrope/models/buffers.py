@@ -26,7 +26,7 @@ HALVES = {8: "bfloat16", 11: "float16"}  # by mantissa bits
 FINE = 2e-6  # error of cos and sin in float32
 _PHASES = 2.0**-22  # relative: four roundings to float32 on the way to a phase
 _FAR = 2**15  # largest position from which frequencies are read
-_ROWS = 2**12  # per chunk
+_FEW, _ROWS = 2**6, 2**12  # per chunk: in the first, and at most
 _DENSE, _SPARSE = 512, 256  # number of rows examined: the first ones, and a sample of the others
 
 
@@ -323,43 +323,30 @@ def _unlike(buffer: Buffer, at: np.ndarray, reading: TableEstimate, rounding: fl
     return np.asarray(np.abs(buffer.rows(at) / reading.factor - _exact(at, reading.frequencies)) > allowed)
 
 
-def first_off(buffer: Buffer, rope: Rope, allowed: float) -> int | None:
-    """Return the first row with a cos or sin off by more than `allowed`."""
-    if len(buffer.values) == 1:  # position 0 alone, where all columns are 1
-        return 0 if np.max(np.abs(buffer.rows(0) - rope.attention_factor)) > allowed else None
+def first_off(buffer: Buffer, rope: Rope, allowed: float, limit: int) -> int | None:
+    """Return the first position with a cos or sin off by more than `allowed`: of a table, or below a limit."""
+    factor = rope.attention_factor if buffer.attention_factor is None else buffer.attention_factor
+    room, stop, expected = allowed - abs(factor - rope.attention_factor), limit, np.asarray(rope.frequencies)
+    if buffer.is_table:
+        if len(buffer.values) == 1:  # position 0 alone, where all columns are 1
+            return 0 if np.max(np.abs(buffer.rows(0) - rope.attention_factor)) > allowed else None
+        stop = len(buffer.values)
+    elif room < 0.0:
+        return 0
     if buffer.blocks != rope.n_blocks:
         return 1
-    frequencies = np.asarray(rope.frequencies)
-    for start in range(0, len(buffer.values), _ROWS):
-        found = buffer.rows(slice(start, start + _ROWS))
-        wanted = rope.attention_factor * _exact(np.arange(start, start + len(found)), frequencies)
-        if np.any(off := _is_off(found - wanted, allowed)):
-            return start + int(np.argmax(off))
-    return None
-
-
-def first_turn_off(buffer: Buffer, rope: Rope, allowed: float, limit: int) -> int | None:
-    """Return the first position below a limit at which frequencies give a cos or sin off by more than `allowed`."""
-    factor = rope.attention_factor if buffer.attention_factor is None else buffer.attention_factor
-    room = allowed - abs(factor - rope.attention_factor)
-    if room < 0.0 or buffer.blocks != rope.n_blocks:
-        return 0 if room < 0.0 else 1
-    found, expected = buffer.values, np.asarray(rope.frequencies)
-    # The chord bounds both errors; it reaches `room` at these positions at the earliest.
-    angle = 2.0 * np.arcsin(min(1.0, room / (2.0 * rope.attention_factor)))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        nearest = np.where(found == expected, np.inf, np.floor(angle / np.abs(found - expected)))
-    start, size = int(min(np.min(nearest), limit)), 64
-    while start < limit:
-        positions = np.arange(start, min(start + size, limit))
-        moving = nearest <= positions[-1]
-        wanted = rope.attention_factor * _exact(positions, expected[moving])
-        if np.any(off := _is_off(factor * _exact(positions, found[moving]) - wanted, allowed)):
-            return start + int(np.argmax(off))
+    nearest = np.zeros(buffer.blocks)
+    if not buffer.is_table:  # the chord bounds both errors; it reaches `room` at these positions at the earliest
+        angle = 2.0 * np.arcsin(min(1.0, room / (2.0 * rope.attention_factor)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            nearest = np.where(buffer.values == expected, np.inf, np.floor(angle / np.abs(buffer.values - expected)))
+    start, size = int(min(np.min(nearest), stop)), _FEW
+    while start < stop:
+        at = np.arange(start, min(start + size, stop))
+        moving = nearest <= at[-1]
+        found = buffer.rows(at)[:, moving] if buffer.is_table else factor * _exact(at, buffer.values[moving])
+        off = found - rope.attention_factor * _exact(at, expected[moving])
+        if np.any(is_off := np.any(np.maximum(np.abs(off.real), np.abs(off.imag)) > allowed, axis=1)):
+            return start + int(np.argmax(is_off))
         start, size = start + size, min(2 * size, _ROWS)
     return None
-
-
-def _is_off(difference: np.ndarray, allowed: float) -> np.ndarray:
-    """Return which rows have a cos or sin off by more than `allowed`."""
-    return np.asarray(np.any((np.abs(difference.real) > allowed) | (np.abs(difference.imag) > allowed), axis=1))
