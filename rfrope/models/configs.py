@@ -18,7 +18,7 @@ from rfrope.models.accounting import Facts, find_unread, list_asides, read_pairi
 from rfrope.models.axial import DIFFUSERS, split_axes, split_ladder
 from rfrope.models.gguf import find_file, find_gguf, read_gguf, translate_params
 from rfrope.models.parts import NAMES, Part, list_parameters
-from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
+from rfrope.models.rope_parameters import DICTS, make_rope, place_rope, read_scheme
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope, refuse_polar
 from rfrope.scaling import schemes
@@ -49,7 +49,6 @@ class _Reading:
 
     seq_len: int | None
     pairing: str | None
-    placed_by: tuple[Any, Any, Any]  # xp, device, dtype
     place: str = ""
     looked: list[str] = field(default_factory=list)
     denied: list[str] = field(default_factory=list)
@@ -122,26 +121,20 @@ def from_config(
     full_attention 1000000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     sliding_attention 10000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     """
-    parts = read_parts(config, seq_len=seq_len, pairing=pairing, placed_by=(xp, device, dtype))
-    return tuple([rope for part in parts for rope in part.ropes.values()])
+    parts = read_parts(config, seq_len=seq_len, pairing=pairing)
+    return tuple([place_rope(rope, xp, device, dtype) for part in parts for rope in part.ropes.values()])
 
 
-def read_parts(
-    config: Any,
-    *,
-    seq_len: int | None = None,
-    pairing: str | None = None,
-    placed_by: tuple[Any, Any, Any] = (None, None, None),
-) -> list[PartLayers]:
+def read_parts(config: Any, *, seq_len: int | None = None, pairing: str | None = None) -> list[PartLayers]:
     """Return the parts of a config that have RoPE, with their layers, in the order of `from_config`."""
     if seq_len is not None:
         whole("seq_len", seq_len, 1)
     if pairing is not None:
         check_pairing(pairing)
     if (path := find_gguf(config)) is not None:
-        part, layers, ropes = read_gguf(path, seq_len, pairing, placed_by)
+        part, layers, ropes = read_gguf(path, seq_len, pairing)
         return [PartLayers("", part, layers, ropes)]
-    reading = _Reading(seq_len, pairing, placed_by)
+    reading = _Reading(seq_len, pairing)
     root, source = read(config)
     try:
         found = _read_part("", root, "", reading)
@@ -429,7 +422,6 @@ def _make_rope(
         pairing=pairing,
         order=part.entry.get("sections", part.table.get("sections")),
         model=ModelPart(**about),
-        placed_by=reading.placed_by,
     )
 
 
@@ -487,7 +479,7 @@ def _make_axial(part: Part, reading: _Reading) -> Rope:
     pairing, about = _find_pairing(part, reading)
     model = ModelPart(**about, windows={"": None}, qk_head_dim=head_dim)
     return Rope(
-        array.place_for_caller(frequencies, *reading.placed_by),
+        frequencies,
         pairing=pairing,
         head_dim=head_dim,
         sections=sections,

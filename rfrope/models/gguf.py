@@ -14,7 +14,6 @@ import numpy as np
 
 from rfrope._core import files
 from rfrope._core.arguments import path_of, printable, show, whole
-from rfrope._core.array import place_for_caller
 from rfrope.data.model_types import read_table
 from rfrope.engines.formats import STILL
 from rfrope.engines.formulas import RefusedError, UnknownError
@@ -166,7 +165,7 @@ def _read_memory(memory: Any) -> Metadata:
 
 
 def read_gguf(
-    path: str, seq_len: int | None, pairing: str | None, placed_by: tuple[Any, Any, Any]
+    path: str, seq_len: int | None, pairing: str | None
 ) -> tuple[Part, tuple[tuple[str, str | None], ...], dict[str, Rope]]:
     """Return the values of a GGUF as a part of a config, the kind and RoPE of each layer, and the Ropes by name."""
     held = read_metadata(path)
@@ -195,8 +194,7 @@ def read_gguf(
             layers=tuple(i for i, (_, turned) in enumerate(layers) if turned == key),
             pairing_from="known" if pairing is None else "given",
         )
-        frequencies, source = place_for_caller(rope.frequencies, *placed_by), replace(rope.source, model=model)
-        found[key] = replace(rope, frequencies=frequencies, pairing=pairing or rope.pairing, source=source)
+        found[key] = replace(rope, pairing=pairing or rope.pairing, source=replace(rope.source, model=model))
     return Part({"sliding_window": window}, str(name), {}), layers, found
 
 

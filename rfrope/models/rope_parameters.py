@@ -102,13 +102,9 @@ partial_rotary_factor, mrope_section, mrope_interleaved
             f"rope_parameters[{show(nested[0])}], or the whole config to rfrope.from_config"
         )
     head_dim = whole("head_dim", head_dim, 1)
-    return make_rope(
-        *read_scheme(given, rope_theta, partial_rotary_factor),
-        head_dim=head_dim,
-        context=context,
-        seq_len=seq_len,
-        placed_by=(xp, device, dtype),
-    )
+    scheme, values = read_scheme(given, rope_theta, partial_rotary_factor)
+    rope = make_rope(scheme, values, head_dim=head_dim, context=context, seq_len=seq_len)
+    return place_rope(rope, xp, device, dtype)
 
 
 def make_rope(
@@ -118,7 +114,6 @@ def make_rope(
     head_dim: int,
     context: int | None,
     seq_len: int | None,
-    placed_by: tuple[Any, Any, Any],
     pairing: str | None = "half",
     order: str | None = None,  # order of sections, overriding the values: "interleaved", or "own", which no Rope has
     model: ModelPart | None = None,
@@ -136,7 +131,7 @@ def make_rope(
     source = made.source if isinstance(made, Rope) else Provenance()
     parameters = {"rope_type": scheme.name.partition(" ")[0], **values}
     return Rope(
-        place_for_caller(frequencies, *placed_by),
+        frequencies,
         pairing=pairing,
         head_dim=max(head_dim, 2 * frequencies.size),
         attention_factor=factor,
@@ -145,6 +140,13 @@ def make_rope(
         context=context,
         source=replace(source, rope_parameters=parameters, model=model or source.model),
     )
+
+
+def place_rope(rope: Rope, xp: Any, device: Any, dtype: Any) -> Rope:
+    """Return a Rope with its frequencies where a caller's ``xp=``, ``device=`` and ``dtype=`` ask for them."""
+    if xp is None and device is None and dtype is None:
+        return rope
+    return replace(rope, frequencies=place_for_caller(rope.frequencies, xp, device, dtype))
 
 
 def read_scheme(
