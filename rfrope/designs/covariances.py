@@ -26,8 +26,8 @@ def refusal(design: str, kernel: Kernel) -> ValueError:
     """Return an error that says which designs have exact covariances for which laws."""
     return ValueError(
         f"design is {design!r}, whose pairs of blocks have no exact covariance for {kernel!r}; expected 'iid', "
-        "'antithetic', 'stratified' where each axis is a function of a uniform of its own, 'shifted' in one axis, or "
-        "frequencies, which are dealt to the blocks at random; estimate_scores measures the others"
+        "'antithetic', 'stratified' where each axis is a smooth function of its own uniform, 'shifted' in one axis, "
+        "or frequencies, which are dealt to the blocks at random; estimate_scores measures the others"
     )
 
 
@@ -55,11 +55,7 @@ class Line(NamedTuple):
         The mean of the last cell, which may be unbounded, follows from the total and the other cells.
         """
         fall, along = self.one_minus_phi(lags), np.abs(lags[:, self.axis])
-        atoms = self.kernel._atoms()
-        if atoms is not None:
-            inside = _Steps.sort(np.abs(atoms[0][:, self.axis]), atoms[1]).means(along, cells)[:, :-1]
-        else:
-            inside = refine(lambda at, panels: self._inner_means(at, cells, panels), along, cells)
+        inside = refine(lambda left, panels: self._inner_means(along[left], cells, panels), along, cells)
         return np.concatenate([inside, cells * fall[:, None] - np.sum(inside, axis=1, keepdims=True)], axis=1), fall
 
     def _inner_means(self, along: np.ndarray, cells: int, panels: int) -> np.ndarray:
@@ -69,20 +65,13 @@ class Line(NamedTuple):
 
     def lattice_variance(self, lags: np.ndarray, cells: int) -> np.ndarray:
         """Return the variance of the mean of ``1 - cos u`` over cells, sampled at the same uniform place in each."""
-        along, atoms = np.abs(lags[:, self.axis]), self.kernel._atoms()
-        fall, square = self.kernel.one_minus_cos_moments(lags, np)
-        if atoms is not None:
-            steps = _Steps.sort(np.abs(atoms[0][:, self.axis]), atoms[1])
-            place, weight = steps.places(cells)
-            size = steps.magnitudes((np.arange(cells)[:, None] + place) / cells)
-            means = (np.mean(one_minus_cos(x * size), axis=0) for x in along)
-            return np.array([weight @ (mean - f) ** 2 for mean, f in zip(means, fall, strict=True)])
+        along, (fall, square) = np.abs(lags[:, self.axis]), self.kernel.one_minus_cos_moments(lags, np)
         alone = square - fall * fall
         unit = np.where(alone > 0.0, alone, 1.0)
-        known = dict(zip(along.tolist(), np.stack([fall, square, unit], axis=1).tolist(), strict=True))
 
-        def find(at: np.ndarray, panels: int) -> np.ndarray:
-            return np.array([[self._cell_variance(x, cells, panels, *known[x][:2]) / known[x][2]] for x in at.tolist()])
+        def find(left: np.ndarray, panels: int) -> np.ndarray:
+            each = zip(along[left].tolist(), fall[left].tolist(), square[left].tolist(), strict=True)
+            return np.array([[self._cell_variance(x, cells, panels, f, g)] for x, f, g in each]) / unit[left, None]
 
         return refine(find, along, cells, minimum=1.0)[:, 0] * unit
 
@@ -118,7 +107,7 @@ class Line(NamedTuple):
 def find_lines(kernel: Kernel, design: str) -> list[Line]:
     """Return the axes of a law if each component is a function of its own column, in the order of the columns."""
     law = kernel.stated_law()
-    apart = kernel.ndim == 1 or (law is not None and law.radius is None)
+    apart = not kernel.is_discrete if kernel.ndim == 1 else law is not None and law.radius is None
     if kernel.n_columns != kernel.ndim or not all(kernel.signed_columns) or not apart:
         raise refusal(design, kernel)
     return [Line(kernel, axis) for axis in range(kernel.ndim)]
@@ -128,35 +117,6 @@ def one_minus_cos(phase: np.ndarray) -> np.ndarray:
     """Return ``1 - cos``, accurate at small phases."""
     sine = np.sin(0.5 * phase)
     return 2.0 * sine * sine
-
-
-class _Steps(NamedTuple):
-    """Sorted magnitudes of a law of atoms, and cumulative probabilities, starting from 0."""
-
-    size: np.ndarray
-    ends: np.ndarray
-
-    @classmethod
-    def sort(cls, size: np.ndarray, weight: np.ndarray) -> _Steps:
-        """Return sorted atoms."""
-        order = np.argsort(size, kind="stable")
-        return cls(size[order], np.concatenate([[0.0], np.cumsum(weight[order])]))
-
-    def means(self, along: np.ndarray, cells: int) -> np.ndarray:
-        """Return means ``(L, cells)`` of ``1 - cos u`` in equally likely cells."""
-        fall = one_minus_cos(along[:, None] * self.size) * np.diff(self.ends)
-        total = np.concatenate([np.zeros((len(along), 1)), np.cumsum(fall, axis=1)], axis=1)
-        edges = np.arange(cells + 1.0) / cells
-        return cells * np.diff(np.stack([np.interp(edges, self.ends, one) for one in total]), axis=1)
-
-    def places(self, cells: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the midpoints of intervals of a cell in which no cell has a step, and the lengths of the intervals."""
-        edges = np.unique(np.concatenate([[0.0, 1.0], cells * self.ends % 1.0]))
-        return 0.5 * (edges[1:] + edges[:-1]), np.diff(edges)
-
-    def magnitudes(self, p: np.ndarray) -> np.ndarray:
-        """Return quantiles of the magnitude."""
-        return self.size[np.searchsorted(self.ends[1:-1], p, side="right")]
 
 
 # -- quadrature --------------------------------------------------------------------------------------------------------
@@ -171,14 +131,16 @@ def place_nodes(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def refine(
     find: Callable[[np.ndarray, int], np.ndarray], lags: np.ndarray, cells: int, minimum: float = 0.0
 ) -> np.ndarray:
-    """Return integrals ``(L, n)`` at some lags, doubling the number of intervals until results stop changing.
+    """Return integrals ``(L, n)`` at lags, doubling the number of intervals until results stop changing.
 
-    Changes are relative to the largest of the n, or to `minimum` if that is larger.
+    `find` takes the indices of some lags, and the number of intervals. Changes are relative to the largest of the n, or
+    to `minimum` if that is larger.
     """
-    found, left, panels = find(lags, 1), np.arange(len(lags)), 2
+    left, panels = np.arange(len(lags)), 2
+    found = find(left, 1)
     while left.size:
         _check_nodes(panels * cells, float(np.max(np.abs(lags[left]))))
-        finer = find(lags[left], panels)
+        finer = find(left, panels)
         apart = np.max(np.abs(finer - found[left]), axis=1, initial=0.0)
         size = np.max(np.abs(finer), axis=1, initial=minimum)
         found[left] = finer

@@ -26,9 +26,7 @@ from rfrope.kernels.parameters import Lengths
 
 Formula = Callable[[Array, ModuleType], Array]
 Quantile = tuple[Callable[..., np.ndarray], tuple[float, ...]]  # a function on (0, 1), and what it takes first
-Atoms = tuple[np.ndarray, np.ndarray]  # frequencies (n, k) and their probabilities (n,)
 
-_MOST_ATOMS = 2**12  # atoms of a factor, in the density of a product
 _EXTREME = 1e100  # factors of a law beyond it, or below its inverse, go through the transport, which cuts overflows
 _LAW = {"_law", "_line", "_radius"}
 _PHI = {"phi", "_phi"}
@@ -87,6 +85,7 @@ class Kernel(ABC):
     name: ClassVar[str]
     ndim: int
     is_one: ClassVar[bool] = False  # Phi = 1, which products may omit
+    is_discrete: bool = False  # a law of many atoms, whose quantile function has steps
 
     @property
     def n_columns(self) -> int:
@@ -233,10 +232,6 @@ class Kernel(ABC):
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         raise ValueError(f"{self!r} has no density in closed form; sample it instead")
 
-    def _atoms(self) -> Atoms | None:
-        """Frequencies and their probabilities, if the law has a few thousand at most and no other."""
-        return None
-
     def isotropy(self) -> np.ndarray | None:
         """Return a matrix A, (ndim, ndim), with omega = A w and a spherically symmetric law of w, or None."""
         return None
@@ -318,21 +313,6 @@ class Product(Kernel):
     def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         return one_minus_cos.add_independent(f.one_minus_cos_moments(lags, xp) for f in self.factors)
 
-    def _density(self, omega: Array, xp: ModuleType) -> Array:
-        """Sum of shifted densities, where all factors but one are of atoms."""
-        smooth, places, weights = [], np.zeros((1, self.ndim)), np.ones(1)
-        for factor in self.factors:
-            atoms = factor._atoms() if len(weights) <= _MOST_ATOMS else None
-            if atoms is None:
-                smooth.append(factor)
-            else:
-                places = (places[:, None] + atoms[0]).reshape(-1, self.ndim)
-                weights = np.multiply.outer(weights, atoms[1]).reshape(-1)
-        if len(smooth) != 1:
-            return super()._density(omega, xp)
-        terms = zip(weights.tolist(), places.tolist(), strict=True)
-        return sum(w * smooth[0]._density(omega - parameters.broadcast(tuple(p), omega, xp), xp) for w, p in terms)
-
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.sum(transport_parts(self.factors, u), axis=0)
 
@@ -353,6 +333,7 @@ class _Mapped(Kernel):
     ndim = property(lambda self: self.kernel.ndim)
     n_columns = property(lambda self: self.kernel.n_columns)
     signed_columns = property(lambda self: self.kernel.signed_columns)
+    is_discrete = property(lambda self: self.kernel.is_discrete)
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         return self.kernel._phi(self._map_lags(lags, xp), xp)
@@ -362,10 +343,6 @@ class _Mapped(Kernel):
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return self._map_frequencies(self.kernel.transport_points(u))
-
-    def _atoms(self) -> Atoms | None:
-        atoms = self.kernel._atoms()
-        return atoms and (self._map_frequencies(atoms[0]), atoms[1])
 
     def isotropy(self) -> np.ndarray | None:
         """As `Kernel.isotropy`."""

@@ -19,7 +19,7 @@ from rfrope._core.arguments import LARGEST, listed
 from rfrope._core.array import Array
 from rfrope._core.special import log_uniform_mean_cos
 from rfrope.kernels import one_minus_cos, parameters
-from rfrope.kernels.base import Atoms, Kernel, Law
+from rfrope.kernels.base import Kernel, Law
 from rfrope.kernels.families import Family, Isotropic, Scaled
 from rfrope.kernels.one_minus_cos import CosMoments
 from rfrope.kernels.parameters import Lengths, broadcast, frequency, length, per_axis, positive, shape, square
@@ -207,9 +207,6 @@ class Shell(_Spherical):
             return one_minus_cos.wave(self._scale_lags(lags, xp)[..., 0], self._phi(lags, xp), xp)
         return super()._one_minus_cos_moments(lags, xp)
 
-    def _atoms(self) -> Atoms | None:
-        return (np.array([[-1.0], [1.0]]) * self.radius, np.array([0.5, 0.5])) if self.ndim == 1 else None
-
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         return _direction(u)
 
@@ -249,6 +246,7 @@ class Periodic(Family):
 
     most_axes: ClassVar[int] = 1
     unit: ClassVar[str] = "period"
+    is_discrete = True
     period: float = length(1.0, minimum=2.0, single=True)  # whole lags do not see shorter ones
     scale: float = shape(1.0, minimum=0.05, maximum=20.0)
     ndim: int = 1
@@ -275,13 +273,6 @@ class Periodic(Family):
         rest = xp.remainder(x, self.period)
         rest = xp.where(rest > 0.5 * self.period, self.period - rest, rest)  # exact, as the remainder is
         return xp.sin(math.pi * (rest / self.period))
-
-    def _atoms(self) -> Atoms | None:
-        half = quantiles.harmonic_weights(self._concentration)
-        if half is None:
-            return None
-        n = np.arange(1 - half.size, half.size, dtype=np.float64)
-        return 2.0 * math.pi / self.period * n[:, None], np.concatenate([half[:0:-1], half])
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return 2.0 * math.pi / self.period * quantiles.harmonic_quantile(self._concentration, u)
@@ -376,9 +367,6 @@ class Constant(Family):
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         nothing = 0.0 * xp.where(xp.isfinite(lags), lags, xp.zeros_like(lags))  # with a derivative
         return xp.sum(nothing, axis=-1) + 1.0
-
-    def _atoms(self) -> Atoms | None:
-        return np.zeros((1, self.ndim)), np.ones(1)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.zeros((*u.shape[:-1], self.ndim))

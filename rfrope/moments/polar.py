@@ -73,7 +73,7 @@ def polar_variance(
         See `polar_score`.
     design : str, Rope or array_like
         A name that `sample` accepts, if its pairs of blocks have an exact covariance: "iid", "antithetic"; "stratified"
-        if each axis is a function of its own uniform; "shifted" in one axis. Or the frequencies ``(D,)`` or
+        if each axis is a smooth function of its own uniform; "shifted" in one axis. Or the frequencies ``(D,)`` or
         ``(D, ndim)`` of one set, as from `rfrope.designs.optimise`, assigned to the blocks in random order.
 
     Returns

@@ -191,8 +191,8 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
     n_blocks : int
         D, at least 2.
     design : str
-        "iid", with covariance 0; "antithetic"; "stratified" if each axis is a function of its own uniform; "shifted" in
-        one axis. `estimate_scores` measures the others.
+        "iid", with covariance 0; "antithetic"; "stratified" if each axis is a smooth function of its own uniform;
+        "shifted" in one axis. `estimate_scores` measures the others.
 
     Returns
     -------

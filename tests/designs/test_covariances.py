@@ -17,7 +17,7 @@ THREE = ("stratified", "shifted", "antithetic")
 CASES = [
     *((design, "gaussian(scale=32)", 16) for design in THREE),
     *((design, "exponential(scale=48)", 12) for design in THREE[:2]),
-    *((design, "periodic(period=96, scale=0.7)", 12) for design in THREE[:2]),
+    *((design, "shell(radius=0.3)", 12) for design in THREE[:2]),
     *((design, "log_uniform(low=0.05, high=0.5)", 7) for design in THREE[:2]),
     ("stratified", "matern(nu=1.5, scale=16)", 2),
     ("stratified", "gaussian(scale=(8, 20), ndim=2)", 8),
@@ -132,11 +132,3 @@ def test_the_variance_of_a_lattice_of_a_heavy_tail(lag, cells):
     values = np.mean(1.0 - np.cos(lag * line.magnitudes(places)), axis=0)
     wanted = np.mean((values - line.one_minus_phi(np.array([[lag]]))) ** 2)
     assert line.lattice_variance(np.array([[lag]]), cells)[0] == pytest.approx(wanted, rel=5e-4)
-
-
-def test_means_over_cells_of_a_law_of_atoms():
-    line, lags = Line(kernels.parse("periodic(period=7, scale=0.7)"), 0), np.array([[0.3], [2.0], [11.0]])
-    means, fall = line.means(lags, 4)
-    cosines = np.cos(lags * line.magnitudes(grid()))
-    np.testing.assert_allclose(means, 1.0 - cosines.reshape(3, 4, -1).mean(axis=-1), atol=1e-5)
-    np.testing.assert_allclose(fall, means.mean(axis=1), rtol=1e-12)

@@ -55,7 +55,7 @@ ROWS = [
                            ("stratified", "rational_quadratic"), ("auto", "power_exponential(exponent=1.5)"),
                            ("sobol", "gaussian"), ("halton", "gaussian"), ("orthogonal", "gaussian(ndim=2)"),
                            ("shifted", "gaussian(ndim=2)"), ("stratified", "cauchy(ndim=2)"),
-                           ("stratified", "gaussian * cauchy"))),
+                           ("stratified", "gaussian * cauchy"), ("stratified", "(periodic).rescale(9)"))),
     *((pairs(design, text, lag, 64), ValueError, f"lags reach {lag}") for design in ("stratified", "shifted")
       for text, lag in (("gaussian", 1e12), ("matern(nu=0.1, scale=16)", 5e4))),
     (lambda: optimise("gaussian", 4, max_lag=9, starts=0), ValueError, "starts is 0; expected a whole number from 1"),
