@@ -91,8 +91,6 @@ ROWS = [
     (lambda: from_weights(second_moment=NO_SYMMETRY), ValueError, "second_moment is not symmetric; expected E x x"),
     (lambda: from_weights(second_moment=NEGATIVE), ValueError, "second_moment has the eigenvalue -0.01"),
     (lambda: beside_larger(NO_SYMMETRY), ValueError, "second_moment is not symmetric"),
-    (lambda: beside_larger(NEGATIVE), ValueError, "second_moment has the eigenvalue -0.01"),
-    # offsets that shifts point at
     # heads that look at position alone
     *(
         (lambda call=call, options=options: call(**options), ValueError, words)

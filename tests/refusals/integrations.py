@@ -107,7 +107,6 @@ ROWS = [
      ("part is None, but ", "expected one")),
     (lambda: atlas(documents=DOCUMENTS[:2]), ValueError, "there are 2 documents; expected at least 3"),
     (lambda: transformers()[1].atlas(3, DOCUMENTS), TypeError, "model is 3; expected a model"),
-    (lambda: read(3), TypeError, "model is 3; expected a model"),
     (lambda: read(library("torch").module.nn.Linear(2, 2)), ValueError, "no attention that turns q and k"),
     (lambda: read(made("phi", partial_rotary_factor=0.5, num_key_value_heads=4)), ValueError,
      "turns 8 features of 16 and keeps the others apart"),
@@ -120,11 +119,9 @@ ROWS = [
             ([-1, 3], ValueError, "has the token -1; expected 0 to 31"),
             ([1.0, 2.0], TypeError, "has dtype float64; expected token ids, whole numbers"),
             (lambda: library("torch").module.ones(4), TypeError, "has dtype float32; expected token ids"),
-            ([True, False], TypeError, "has dtype bool; expected token ids"),
             ("a text", TypeError, "is 'a text'; expected token ids"),
             ([[1, 2], [3, 4]], ValueError, "has shape (2, 2); expected the ids of its tokens"),
             (np.zeros(0, int), ValueError, "has shape (0,)"),
-            (3, ValueError, "has shape ()"),
         )
     ),
     # Ropes in place of a rotation
@@ -161,7 +158,6 @@ ROWS = [
             ({"kernel": "gaussian", "frequencies": [1.0]}, "needs either 'kernel' or 'frequencies'"),
             ({"frequencies": [1.0], "seed": 3}, "has frequencies and seed"),
             ({"kernel": "gaussian", "factor": 2.0}, "has factor; expected no such key"),
-            ({"kernel": "gausian"}, "gausian"),
             ({"frequencies": [1.0, 0.5, 0.25]}, "rope_parameters has 3 frequencies; expected 8, one for each block"),
             ({"kernel": "cauchy", "seed": -1}, "seed"),
             ({"frequencies": [[1.0], [2.0]]}, "frequencies"),
@@ -186,6 +182,4 @@ ROWS = [
     (lambda: tuned(model=3), TypeError, "model is 3; expected a model of transformers"),
     (lambda: tuned(model=made().model), ValueError, "model is a LlamaModel, which has no logits; expected a causal"),
     (lambda: tuned("mistral", values={"sliding_window": 8}), ValueError, "all layers see only 8 positions; expected"),
-    (lambda: tuned(documents=[one[: 40 if i == 5 else None] for i, one in enumerate(texts())]), ValueError,
-     "texts[5] has 40 tokens; expected at least 96"),
 ]  # fmt: skip

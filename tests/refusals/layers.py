@@ -50,8 +50,6 @@ ROWS = [
     (lambda: polar(rfrope.Rope([1.0, 0.5])), ValueError, "rope is not polar"),
     (lambda: polar(SETS, "phases", heads=2), ValueError, "heads is 2, but the module has 2 sets"),
     (lambda: polar(heads=2), ValueError, "heads is 2, but the module has no phases"),
-    (lambda: polar(learnable="bias"), ValueError, "learnable is 'bias'"),
-    (lambda: polar(0), ValueError, "rope is 0"),
     (lambda: polar()(x(width=10), x(width=10)), ValueError, "rotate_polar takes one frequency per magnitude"),
     (lambda: polar(ONE, "phases", heads=3)(x(), x()), ValueError, "k has 2 heads"),
     (lambda: polar(ONE, "phases", heads=4).rotate(x(1), keys=True), ValueError, "heads is 4, but x has 1"),

@@ -20,8 +20,6 @@ ROWS = [
     (lambda: models.probe(lambda q, k, p: (q, 3), head_dim=8), TypeError, "for keys; expected an array of real"),
     (lambda: models.probe(lambda q, k, p: q, head_dim=8, gives="scores"), ValueError, "apply gave scores of shape"),
     (lambda: models.probe(one_axis, made_up.QWEN2_VL, axes=1), ValueError, "axes is 1, and expected turns by 3"),
-    # audit
-    # compare, diff and relocation
     # layers
     (lambda: count_layers({"n_layer": -1}), ValueError, "n_layer is -1; expected a whole number from 0"),
 ]  # fmt: skip

@@ -64,7 +64,6 @@ ROWS = [
     (lambda: mrope_positions([(1, 4, 5)]), ValueError, "expected a height and width that merge = 2 divides"),
     (lambda: grid_positions((2, 2), trained=(2, 2)), ValueError, "expected none, since nothing is interpolated"),
     (lambda: grid_positions((2, 2), resized="interpolate", trained=(2,)), ValueError, "expected 2 numbers"),
-    # running sums of rates
     # polar rotation
     (lambda: polar(frequencies=LADDER[:4]), ValueError,
      ("magnitudes has shape (3, 8); expected (..., 4) mag", ONE_PER)),
