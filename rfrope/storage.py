@@ -207,7 +207,7 @@ def packed(path: str, rope: Rope) -> bytes:
 def _storable(frequencies: Any) -> np.ndarray:
     """Frequencies on the host, of a dtype that files hold, in C order and the machine's own byte order."""
     xp, device = array.shared(frequencies=frequencies)
-    angles.frequencies(frequencies, xp, device)
+    angles.read_frequencies(frequencies, xp, device)
     host = array.to_host(array.asarray(frequencies, xp, name="frequencies", device=device), "frequencies")
     if host.dtype.name == "bfloat16":
         host = host.astype(np.float32)

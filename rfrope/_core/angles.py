@@ -172,7 +172,7 @@ def check_angles(
     name, frequencies_name : str
         What the caller calls the positions, and the frequencies where these are checked already.
     minimum, shapes
-        The frequencies that are allowed, as in `frequencies`.
+        The frequencies that are allowed, as in `read_frequencies`.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def check_angles(
         For arrays that do not hold real numbers.
     """
     positions = array.numbers(_whole(positions, name, xp, device), xp, name=name, device=device)
-    omega = _check_frequency_shape(frequencies, xp, device, "frequencies", minimum, shapes)
+    omega = read_frequencies(frequencies, xp, device, minimum=minimum, shapes=shapes)
     positions = add_axis_dimension(positions, frequencies)
     if positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
         hint = f": use {name}[..., None]" if omega.shape[-1] == 1 else ""
@@ -202,10 +202,12 @@ def check_angles(
     return angles
 
 
-def frequencies(
+def read_frequencies(
     value: Any, xp: ModuleType, device: Any = None, *, name: str = "frequencies", minimum: int = 0, shapes: str = "any"
 ) -> Array:
-    """Check frequencies that stand alone, and return them as ``(*H, D, k)``.
+    """Check frequencies, and return them as ``(*H, D, k)``.
+
+    Lists and NumPy arrays stay float64 arrays of NumPy where the library has no float64, so that they lose nothing.
 
     Parameters
     ----------
@@ -227,12 +229,39 @@ def frequencies(
     TypeError
         For an array that does not hold real numbers.
     """
-    return _check_frequency_shape(value, xp, device, name, minimum, shapes)
+    exact = xp is not np and isinstance(value, list | tuple | np.ndarray) and not array.has_float64(xp, device)
+    space = np if exact else xp
+    omega = array.widen(array.numbers(value, space, name=name, device=None if exact else device), space)
+    shape = tuple(omega.shape)
+    if not shape:
+        raise ValueError(f"{name} is a single number; expected {_SETS[shapes]}")
+    if omega.ndim > 1 and omega.shape[-1] == 0:
+        raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected at least one position axis")
+    check_values(name, omega, space)
+    if type(omega) is np.ndarray:
+        omega = add_axis_dimension(omega, omega)
+    else:
+        # where there is no float64, phases are exact for frequencies with values alone
+        with array.library(omega).eager(omega):
+            vectors = add_axis_dimension(omega, omega)
+        if not libraries.is_compiling() and (hasattr(omega, "fine_words") or hasattr(omega, "on_host")):
+            # see turns.make_integer_turns
+            for prepared in ("turn_words", "fine_words", "float64_bits", "on_host"):
+                if hasattr(omega, prepared):
+                    setattr(vectors, prepared, getattr(omega, prepared))
+        omega = vectors
+    most = {"line": 1, "heads": 3, "any": len(shape)}.get(shapes, 2)
+    if len(shape) > most or (shapes in ("one axis", "heads") and omega.shape[-1] > 1):
+        hint = ": call the function for each head" if len(shape) > 2 >= most else ""
+        raise ValueError(f"{name} has shape {shape}; expected {_SETS[shapes]}{hint}")
+    if omega.shape[-2] < minimum:
+        raise ValueError(f"{name} has shape {shape}; expected at least one block")
+    return omega
 
 
 def read_on_host(value: Any, name: str = "frequencies", *, shapes: str = "any") -> np.ndarray:
     """Check frequencies that stand alone, or those of a Rope, and bring them to NumPy as ``(*H, D, k)`` float64."""
-    return frequencies(numbers_on_host(frequencies_of(value), name), np, name=name, minimum=1, shapes=shapes)
+    return read_frequencies(numbers_on_host(frequencies_of(value), name), np, name=name, minimum=1, shapes=shapes)
 
 
 def numbers_on_host(value: Any, name: str) -> np.ndarray:
@@ -366,41 +395,6 @@ def read_numbers(name: str, value: Any, xp: ModuleType, device: Any = None) -> A
 def rows(values: Array | None, span: slice) -> Array | None:
     """Rows ``(..., rows, D)`` of an array that broadcasts: all of it where it is the same in every row."""
     return values if values is None or values.ndim < 2 or values.shape[-2] == 1 else values[..., span, :]
-
-
-def _check_frequency_shape(value: Any, xp: ModuleType, device: Any, name: str, minimum: int, shapes: str) -> Array:
-    """Checked frequencies ``(*H, D, k)``.
-
-    Lists and NumPy arrays stay float64 arrays of NumPy where the library has no float64, so that they lose nothing.
-    """
-    exact = xp is not np and isinstance(value, list | tuple | np.ndarray) and not array.has_float64(xp, device)
-    space = np if exact else xp
-    omega = array.widen(array.numbers(value, space, name=name, device=None if exact else device), space)
-    shape = tuple(omega.shape)
-    if not shape:
-        raise ValueError(f"{name} is a single number; expected {_SETS[shapes]}")
-    if omega.ndim > 1 and omega.shape[-1] == 0:
-        raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected at least one position axis")
-    check_values(name, omega, space)
-    if type(omega) is np.ndarray:
-        omega = add_axis_dimension(omega, omega)
-    else:
-        # where there is no float64, phases are exact for frequencies with values alone
-        with array.library(omega).eager(omega):
-            vectors = add_axis_dimension(omega, omega)
-        if not libraries.is_compiling() and (hasattr(omega, "fine_words") or hasattr(omega, "on_host")):
-            # see turns.make_integer_turns
-            for prepared in ("turn_words", "fine_words", "float64_bits", "on_host"):
-                if hasattr(omega, prepared):
-                    setattr(vectors, prepared, getattr(omega, prepared))
-        omega = vectors
-    most = {"line": 1, "heads": 3, "any": len(shape)}.get(shapes, 2)
-    if len(shape) > most or (shapes in ("one axis", "heads") and omega.shape[-1] > 1):
-        hint = ": call the function for each head" if len(shape) > 2 >= most else ""
-        raise ValueError(f"{name} has shape {shape}; expected {_SETS[shapes]}{hint}")
-    if omega.shape[-2] < minimum:
-        raise ValueError(f"{name} has shape {shape}; expected at least one block")
-    return omega
 
 
 def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: str) -> None:

@@ -76,7 +76,7 @@ def finite(name: str, value: Any, *, minimum: float = -math.inf, maximum: float 
     """Return a finite number, within bounds if there are any, as a Python float."""
     if type(value) is float and math.isfinite(value) and minimum <= value <= maximum:
         return value
-    expected = "a finite number" if minimum == -math.inf else f"a finite number of at minimum {_bound(minimum)}"
+    expected = "a finite number" if minimum == -math.inf else f"a finite number of at least {_bound(minimum)}"
     expected = expected if maximum == math.inf else f"a number from {_bound(minimum)} to {_bound(maximum)}"
     number = _number(name, value, "a number")
     if not (math.isfinite(number) and minimum <= number <= maximum):

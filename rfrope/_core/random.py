@@ -89,11 +89,9 @@ def key_from_rng(rng: Any) -> Key:
         low, high = np.frombuffer(rng.bytes(8), dtype="<u4")
         return int(low), int(high)
     if not isinstance(rng, np.random.SeedSequence):
-        if isinstance(rng, bool | float | str | bytes | np.random.RandomState):
-            raise TypeError(
-                f"rng is {show(rng)}; expected None, an int, a sequence of ints or a numpy.random.Generator"
-            )
         try:
+            if isinstance(rng, bool | float | str | bytes | np.random.RandomState):
+                raise TypeError
             rng = np.random.SeedSequence(rng)
         except Exception as error:  # NumPy shows the value in its message, by code of the value's own
             kind = ValueError if isinstance(error, ValueError) else TypeError

@@ -277,7 +277,7 @@ def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
         if 0 in lags.shape:
             raise ValueError(f"lags has shape {tuple(lags.shape)}; expected at least one lag")
         checked = {
-            name: angles.frequencies(omega, xp, place, name=name, shapes="line", minimum=1)[:, 0]
+            name: angles.read_frequencies(omega, xp, place, name=name, shapes="line", minimum=1)[:, 0]
             for name, omega in held.items()
         }
         magnitudes = [xp.abs(omega) for omega in checked.values()]

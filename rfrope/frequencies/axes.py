@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.angles import frequencies as read_frequencies
-from rfrope._core.angles import frequencies_of, read_numbers
+from rfrope._core.angles import frequencies_of, read_frequencies, read_numbers
 from rfrope._core.arguments import LARGEST, choice, flag, positive, whole
 from rfrope._core.array import Array, place_for_caller
 from rfrope._core.quantiles import normal_quantile

@@ -356,7 +356,7 @@ def _bring_to_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
     for name, value in arrays.items():
         yield array.to_host(array.asarray(value, xp, name=name, device=device), name)
     omega = array.to_host(array.asarray(frequencies, xp, name="frequencies", device=device), "frequencies")
-    yield np.asarray(angles.frequencies(omega, np, shapes="one axis", minimum=1)[:, 0])
+    yield np.asarray(angles.read_frequencies(omega, np, shapes="one axis", minimum=1)[:, 0])
 
 
 def _lag_range(max_lag: Any, causal: Any) -> tuple[int, int]:

@@ -108,7 +108,7 @@ def kernel_gap(frequencies: Array, kernel: Kernel | str | Array, context: int) -
 
 def fidelity(kernels: Sequence[Kernel], frequencies: np.ndarray, context: tuple[int, ...]) -> Fidelity:
     """Compare frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` with one kernel, or one for each head."""
-    omega = angles.frequencies(frequencies, np)
+    omega = angles.read_frequencies(frequencies, np)
     sets = omega.reshape(-1, *omega.shape[-2:])
     copies = len(sets) if len(kernels) == 1 and np.all(sets == sets[0]) else 1  # the design is deterministic
     reach = tuple(c - 1 for c in context)

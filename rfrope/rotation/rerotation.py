@@ -222,7 +222,7 @@ def _read_keys(k: Any, **ropes: Any) -> tuple[Array, list[Rope], list[str]]:
     for name, one in ropes.items():
         if not isinstance(one, Rope):
             xp, device = array.shared(**{name: one})
-            angles.frequencies(one, xp, device, name=name)
+            angles.read_frequencies(one, xp, device, name=name)
             ropes[name] = Rope(one)
     k = blocks.features(k, array.shared(k=k)[0], "k")
     for name, one in ropes.items():
@@ -253,5 +253,5 @@ def _concatenate_difference(new: Array, old: Array, xp: ModuleType, device: Any)
     if all(type(one) is np.ndarray for one in (new, old)):
         both = np.concatenate([new.astype(np.float64), -old.astype(np.float64)], axis=-1)
         return both if array.has_float64(xp, device) else both.tolist()  # as a list it loses nothing
-    wide = [angles.frequencies(one, xp, device) for one in (new, old)]
+    wide = [angles.read_frequencies(one, xp, device) for one in (new, old)]
     return xp.concat([wide[0], -wide[1]], axis=-1)

@@ -451,7 +451,7 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
         value.flags.writeable = False
         return value, value.size
     xp, device = array.shared(frequencies=value)
-    n_blocks = angles.frequencies(value, xp, device).shape[-2]
+    n_blocks = angles.read_frequencies(value, xp, device).shape[-2]
     value = array.numbers(value, xp, name="frequencies", device=device)
     value = value if array.is_real_floating(value) else array.widen(value, xp)
     return _seal(value.copy()) if isinstance(value, np.ndarray) else value, n_blocks

@@ -474,7 +474,7 @@ def read(frequencies: Any, *, shapes: str = "line", **beside: Any) -> tuple[Arra
     """Check frequencies, and return them in the shape they have and the widest float of their library."""
     theta = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
     xp, device = array.shared(frequencies=theta, **beside)
-    return angles.from_vectors(angles.frequencies(theta, xp, device, shapes=shapes), theta), xp
+    return angles.from_vectors(angles.read_frequencies(theta, xp, device, shapes=shapes), theta), xp
 
 
 def scaled_rope(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
