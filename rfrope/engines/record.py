@@ -316,8 +316,6 @@ class Format:
         True if it accepts one set per head, and several axes.
     heads : str
         Layout of one set per head, in words; "" if heads share one set.
-    layered : tuple of str
-        Model types whose Ropes of all kinds of layers go into one export.
     options : tuple of str
         Those of context, base, dtype and architecture that it uses.
     refusal : callable or None
@@ -348,7 +346,6 @@ class Format:
     factor: bool = True
     any_rope: bool = False
     heads: str = ""
-    layered: tuple[str, ...] = ()
     options: tuple[str, ...] = ("context",)
     refusal: Callable[[ExportRequest], str] | None = None
     cannot: str = ""

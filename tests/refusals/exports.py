@@ -1,4 +1,4 @@
-"""Exports: what an engine cannot carry, options that it does not take, and layers that one export cannot hold."""
+"""Exports: what an engine cannot carry, and options that it does not take."""
 
 from dataclasses import replace
 
@@ -39,37 +39,15 @@ CARRIED = [  # the Rope, the engine, and why it does not carry it
     (WIDER, "llama.cpp", "llama turns whole heads, and the Rope turns 16 features of 24"),
 ]
 
-BOTH = ["sliding_attention", "full_attention"]
 LAYERED = {"model_type": "gemma3_text", "num_hidden_layers": 4, "head_dim": 16, "max_position_embeddings": 512}
-LAYERED |= {"layer_types": BOTH * 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
-SMOL = {"model_type": "smollm3", "num_hidden_layers": 4, "head_dim": 16, "max_position_embeddings": 512}
-LAYERS = [  # a config, the engine, and what one export cannot hold of it
-    (LAYERED, "SGLang", ("layers of 2 kinds ", "sliding_attention: layers 0, 2: ", "to SGLang together: it takes one")),
-    (LAYERED, "flash-attn", "it takes one RoPE; expected one of rope.ropes at a time, for the layers of its kind"),
-    (SMOL, "llama.cpp", ("full_attention: layer 3: no RoPE", "it takes one RoPE")),
-    (SMOL, "vLLM", "that was not tried for model type 'smollm3', only for gemma3_text, "),
-    ({"model_type": "gemma4_text", "num_hidden_layers": 6}, "transformers", "was not tried for model type 'gemma4"),
-]
-
-
-def wider_kind() -> models.Layers:
-    first, second = models.list_layers(LAYERED).kinds
-    return models.Layers((first, replace(second, rope=replace(second.rope, context=1024))))
-
 
 ROWS = [
     *(
         (lambda rope=rope, to=to: engines.export(rope, to), ValueError, (f"rope cannot be exported to {to}: ", why))
         for rope, to, why in CARRIED
     ),
-    *(
-        (lambda config=config, to=to: engines.export(models.list_layers(config), to), ValueError, words)
-        for config, to, words in LAYERS
-    ),
-    (lambda: engines.export(wider_kind(), "vLLM"), ValueError,
-     "they differ in the width of heads or the context, and it has"),
-    (lambda: engines.rounding(models.list_layers(LAYERED), "vLLM"), TypeError,
-     "which only export accepts; expected one"),
+    (lambda: engines.export(models.list_layers(LAYERED), "vLLM"), TypeError,
+     "rope is the layers of a model; expected one of its ropes at a time"),
     *(
         (lambda to=to: engines.export([ROPE, ROPE], to), ValueError, "rope has 2 Ropes, one per layer, but engines use")
         for to in ("transformers", "llama.cpp", "MLX")

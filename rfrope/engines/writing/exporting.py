@@ -20,7 +20,6 @@ from rfrope.models import Layers
 from rfrope.models.rewriting import keep_scheme
 from rfrope.rotation.rope import Rope
 
-_FLAGGED = ("smollm3", "llama4_text")  # whose classes read no_rope_layers
 _DTYPES = ("float16", "float32", "float64")
 _MOST_LAGS = 2**20
 _POLAR = "it is polar, and no engine supports polar attention; layers.torch.PolarEmbedding runs it"
@@ -79,7 +78,7 @@ class Rounding(Result):
 
 @select_device
 def export(
-    rope: Rope | Array | Layers,
+    rope: Rope | Array,
     engine: str,
     *,
     context: int | None = None,
@@ -91,9 +90,8 @@ def export(
 
     Parameters
     ----------
-    rope : Rope, array_like or `rfrope.models.Layers`
-        Bare frequencies, in radians per unit of position, are a Rope with pairing "half". ``Layers`` describe a
-        model with one Rope, or none, for each kind of layer.
+    rope : Rope or array_like
+        Bare frequencies, in radians per unit of position, are a Rope with pairing "half".
     engine : str
         Engine with a ``format`` in `engines.records`, in any spelling.
     context : int, optional
@@ -113,8 +111,7 @@ def export(
         ``max_position_embeddings``: the scheme of the config that the Rope still follows, where the engine reads it as
         this Rope at every length, or else divisors in longrope's keys. For llama.cpp ``tensors`` and ``keys``; for the
         others arguments by name. With one set per head, tables have a row for each head and position, in the order of
-        ``format.heads`` in ``engines.records()``. For ``Layers``, ``rope_parameters`` has a dict for each kind, with
-        ``layer_types``, or ``no_rope_layers`` for models that read it.
+        ``format.heads`` in ``engines.records()``.
 
     Raises
     ------
@@ -137,8 +134,6 @@ def export(
     (4096, [1.0, 0.4999999888241291])
     """
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    if isinstance(rope, Layers):
-        return _export_layers(rope, engine, options)
     request, form = _read_request(rope, engine, options)
     return form.make(request)
 
@@ -274,51 +269,6 @@ def write(
     files.write(path, make_content(path, form.make(request), model, request.rope, part), overwrite=overwrite)
 
 
-# -- layers of several kinds -------------------------------------------------------------------------------------------
-
-
-def _export_layers(layers: Layers, engine: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the Ropes of all kinds of layers as keys of one config, or say why an engine takes only one."""
-    name, form = engines.find_engine("engine", engine, "format")
-    ropes, kinds, by_layer = layers.ropes, layers.text_kinds, layers.ropes_by_layer
-    if not ropes:
-        raise ValueError("rope has no layers with RoPE; expected at least one")
-    if len(ropes) == 1 and all(one.rope is not None for one in kinds):
-        return export(next(iter(ropes.values())), name, **options)
-    if reason := _find_layered_obstacle(ropes, form):
-        said = "; ".join(map(str, kinds))
-        raise ValueError(
-            f"rope has layers of {len(kinds)} kinds ({said}), which cannot be exported to {name} together: "
-            f"{reason}; expected one of rope.ropes at a time, for the layers of its kind"
-        )
-    made = {key: form.make(_read_request(rope, name, options)[0]) for key, rope in ropes.items()}
-    parameters = {key: one["rope_parameters"] for key, one in made.items()}
-    found = {**next(iter(made.values())), "rope_parameters": parameters.get("", parameters)}
-    numbered = {i: one.kind for one in kinds for i in one.layers or ()}
-    if by_layer is not None and all(numbered.values()):
-        found["layer_types"] = [numbered[i] for i in sorted(numbered)]
-    if by_layer is not None and _read_type(ropes) in _FLAGGED:
-        found["no_rope_layers"] = [int(one is not None) for one in by_layer]
-    return found
-
-
-def _find_layered_obstacle(ropes: dict[str, Rope], form: Format) -> str:
-    """Return why a format cannot hold the Ropes of several kinds of layers; or ""."""
-    if not form.layered:
-        return "it takes one RoPE"
-    if _read_type(ropes) not in form.layered:
-        known = ", ".join(form.layered)
-        return f"that was not tried for model type {show(_read_type(ropes))}, only for {known}"
-    if len({one.head_dim for one in ropes.values()}) > 1 or len({one.context for one in ropes.values()}) > 1:
-        return "they differ in the width of heads or the context, and it has one value for all"
-    return ""
-
-
-def _read_type(ropes: dict[str, Rope]) -> str:
-    """Return the model type, of a Rope that is of a config."""
-    return next((one.source.model.model_type for one in ropes.values() if one.source.model.model_type), "")
-
-
 # -- reading the arguments ---------------------------------------------------------------------------------------------
 
 
@@ -371,7 +321,7 @@ def _is_config(form: Format) -> bool:
 
 def _read_rope(rope: Any) -> Rope:
     if isinstance(rope, Layers):
-        raise TypeError("rope is the layers of a model, which only export accepts; expected one of its ropes")
+        raise TypeError("rope is the layers of a model; expected one of its ropes at a time")
     if isinstance(rope, list | tuple) and any(isinstance(one, Rope) for one in rope):
         raise ValueError(f"rope has {len(rope)} Ropes, one per layer, but engines use one for each kind; expected one")
     return rope if isinstance(rope, Rope) else Rope(rope)
