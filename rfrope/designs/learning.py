@@ -13,18 +13,19 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, random
-from rfrope._core.arguments import show
+from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
 from rfrope.designs import sets
 from rfrope.kernels import Kernel, parse
 from rfrope.kernels.algebra import Axes, Mixture
 from rfrope.kernels.base import Product, Rescaled, Warped
-from rfrope.kernels.families import Family
+from rfrope.kernels.families import Family, Scaled
 from rfrope.kernels.gradients import fix_points, list_movable, warn_of_tails
 from rfrope.kernels.parameters import multiply, split
 from rfrope.kernels.registry import kernel as make_kernel
 from rfrope.rotation.rope import Rope
 
+_STEP = 2.0**-200  # imaginary, so that derivatives have no rounding of differences
 _FORMS = {"exponent": "logit_exponent", "means": "relative_means"}  # names in which others than logarithms are learned
 
 
@@ -113,14 +114,33 @@ class LearnedKernel:
     def move(self, row: Array, xp: ModuleType) -> Array:
         """Return the frequencies of parameters ``(*H, P)`` in one row for each set."""
         parameters, end = {}, 0
-        for name, size in self._sizes.items():
+        for name, size in self.sizes.items():
             start, end = end, end + math.prod(size)
             parameters[name] = xp.reshape(row[..., None, start:end], (*row.shape[:-1], 1, *size))
         return xp.reshape(self._fixed(parameters, xp), self.shape)
 
+    def tabulate(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return frequencies in their shape, and their derivatives ``(*H, D, k, P)``, by complex steps.
+
+        By the logarithm of the length of a law in one axis, the last of its parameters, that is minus the frequency, or
+        0 where that was cut.
+        """
+        law, xp = self.kernel, array.named_namespace(np)
+        has_length = isinstance(law, Scaled) and law.ndim == 1 and [*self.parameters][-1] == "log_scale"
+        n = row.shape[-1] - has_length
+        steps = 1j * _STEP * np.eye(n, n + has_length) if n else np.zeros((1, 1))
+        moved = [self.move(row + step, xp) for step in steps]
+        omega = moved[0].real.copy()
+        slopes = np.empty((*self.points.shape[:-1], omega.size // self.points[..., 0].size, n + has_length))
+        for i, one in enumerate(moved[:n]):
+            slopes[..., i] = one.imag.reshape(slopes.shape[:-1]) / _STEP
+        if has_length:
+            slopes[..., n] = np.where(np.abs(omega) < LARGEST, -omega, 0.0).reshape(slopes.shape[:-1])
+        return omega, slopes
+
     @cached_property
-    def _sizes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of each parameter for one point: what all axes share has a last axis of its own."""
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each parameter for one point: what all axes share has a last axis of its own."""
         found = {name: value.shape[self.points.ndim - 2 :] for name, value in self.parameters.items()}
         return {n: v if len(v) > n.startswith(("relative_means", "log_scales")) else (*v, 1) for n, v in found.items()}
 

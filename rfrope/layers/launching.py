@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -9,21 +11,18 @@ import numpy as np
 import torch
 
 from rfrope._core import angles, array, turns
-from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import TRITON, dispatched
 from rfrope._core.libraries import TORCH
 from rfrope.designs.learning import LearnedKernel
 from rfrope.kernels import parse
-from rfrope.kernels.families import Scaled
 from rfrope.rotation.pairings import assign_blocks
 from rfrope.rotation.rope import Rope
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
-_XP, _HOST = array.named_namespace(torch), array.named_namespace(np)
-_STEP = 2.0**-200  # imaginary, so that derivatives have no rounding of differences
+_XP = array.named_namespace(torch)
 DEVICES = {"cuda", "xpu"}  # types of those where kernels may be
 _PLACES = {torch.int32, torch.int64, torch.float32, torch.float64}  # of positions there
 _LIBRARY = torch.library.Library("rfrope", "FRAGMENT")
@@ -140,14 +139,25 @@ class LaunchingModule(torch.nn.Module):
 
         They are made once for all calls with equal parameters, on the host for any device: bits are equal.
         """
-        values = [self._read_learned(name) for name in self._law_names]
+        law, values = self._law, [getattr(self, name) for name in self._law_names]
+        is_own = not (torch.compiler.is_compiling() or self._is_sharded) and all([_is_wide(one) for one in values])
+        values = values if is_own else [self._read_learned(name) for name in self._law_names]
         if torch.compiler.is_compiling():
             return move_in_graph(self._law_text, self._constants["points"], list(self.start.frequencies.shape), values)
-        key, own = None, [getattr(self, name) for name in self._law_names]
-        if not (values[0].is_cpu or self._is_sharded) and all(type(one) is torch.nn.Parameter for one in own):
-            key = [(one.data_ptr(), one._version) for one in own]  # no one waits for the values on a device
-        self._last_law, omega = move_kernel(self._law, values, key, self._last_law)
-        return omega
+        if not TORCH.are_plain_dense() or not all([is_own or type(one) is torch.Tensor for one in values]):
+            return law.move(_join(law, values), _XP)  # mapped over, or with tangents
+        device: Any = values[0].device
+        if is_own and device.type != "cpu":
+            key: Any = [(one.data_ptr(), one._version) for one in values]  # no one waits for the values on a device
+        else:
+            key = [one.detach().cpu().numpy().tobytes() for one in values]
+        if self._last_law[0] != key:
+            wide = torch.float64 if array.has_float64(_XP, device) else torch.float32
+            with torch.inference_mode(False):
+                made = law.tabulate(_join(law, values).detach().cpu().double().numpy())
+                self._last_law = key, [torch.from_numpy(one).to(device, wide) for one in made]
+        omega, slopes = self._last_law[1]
+        return _Moved.apply(law, omega, slopes, *values) if any([one.requires_grad for one in values]) else omega
 
     def _bounded(self, phases: Tensor) -> Tensor:
         """Return learned phases within their bounds."""
@@ -248,29 +258,13 @@ def has_device(name: str) -> bool:
 # -- frequencies of a learned kernel -----------------------------------------------------------------------------------
 
 
-def move_kernel(law: LearnedKernel, values: list[Tensor], key: Any, last: tuple[Any, Any]) -> tuple[Any, Tensor]:
-    """Return what to remember, and the frequencies of a kernel's parameters.
+def _is_wide(parameter: Any) -> bool:
+    return type(parameter) is torch.nn.Parameter and parameter.dtype in (torch.float32, torch.float64)
 
-    Parameters
-    ----------
-    law : LearnedKernel
-    values : list of tensor, float64 where there is one
-        Its parameters, in their order.
-    key : object or None
-        Equal for equal values; None for the values themselves.
-    last : tuple
-        The record that the last call returned.
-    """
-    flat = torch.cat([value.reshape(*law.points.shape[:-2], -1) for value in values], -1)
-    if not TORCH.are_plain_dense() or type(flat) is not torch.Tensor:  # mapped over, or with tangents
-        return last, law.move(flat, _XP)
-    key = flat.detach().cpu().numpy().tobytes() if key is None else key
-    if last[0] != key:
-        with torch.inference_mode(False):
-            made = [one.to(flat.device, flat.dtype) for one in _tabulate(law, flat.detach().cpu().double().numpy())]
-        last = key, made
-    omega, slopes = last[1]
-    return last, _Moved.apply(flat, law, omega, slopes) if flat.requires_grad else omega
+
+def _join(law: LearnedKernel, values: Sequence[Tensor]) -> Tensor:
+    """Return the parameters of a kernel in one row for each set of frequencies."""
+    return torch.cat([one.reshape(*law.points.shape[:-2], -1) for one in values], -1)
 
 
 def move_in_graph(text: str, points: Tensor, shape: list[int], values: list[Tensor]) -> Tensor:
@@ -285,48 +279,33 @@ class _Moved(torch.autograd.Function):
     """Known frequencies as a function of parameters, by known derivatives; further ones from the formulas."""
 
     @staticmethod
-    def forward(ctx: Any, flat: Tensor, law: LearnedKernel, omega: Tensor, slopes: Tensor) -> Tensor:
-        ctx.save_for_backward(flat)
+    def forward(ctx: Any, law: LearnedKernel, omega: Tensor, slopes: Tensor, *values: Tensor) -> Tensor:
+        ctx.save_for_backward(*values)
         ctx.law, ctx.slopes = law, slopes
         return omega.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
-            (flat,) = ctx.saved_tensors
-            omega = ctx.law.move(flat, _XP)
-            return *torch.autograd.grad(omega, flat, gradient, create_graph=True), None, None, None
-        return (gradient.reshape((*ctx.slopes.shape[:-1], 1)) * ctx.slopes).sum((-3, -2)), None, None, None
-
-
-def _tabulate(law: LearnedKernel, flat: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return frequencies in their shape, and their derivatives ``(*H, D, k, P)``, by complex steps.
-
-    By the logarithm of the length of a law in one axis, the last of its parameters, that is minus the frequency, or 0
-    where that was cut.
-    """
-    has_length = isinstance(law.kernel, Scaled) and law.kernel.ndim == 1 and [*law.parameters][-1] == "log_scale"
-    n = flat.shape[-1] - has_length
-    rows = flat + 1j * _STEP * np.eye(n, n + has_length).reshape(n, *(1,) * (flat.ndim - 1), -1) if n else flat[None]
-    moved = [law.move(row, _HOST) for row in rows]
-    slopes = [one.imag.reshape(*law.points.shape[:-1], -1) / _STEP for one in moved[:n]]
-    omega = moved[0].real.copy()
-    if has_length:
-        slopes.append(np.where(np.abs(omega) < LARGEST, -omega, 0.0).reshape(*law.points.shape[:-1], 1))
-    return torch.from_numpy(omega), torch.from_numpy(np.stack(slopes, -1))
+            omega = ctx.law.move(_join(ctx.law, ctx.saved_tensors), _XP)
+            return None, None, None, *torch.autograd.grad(omega, ctx.saved_tensors, gradient, create_graph=True)
+        row = (gradient.reshape((*ctx.slopes.shape[:-1], 1)) * ctx.slopes).sum((-3, -2))
+        sizes = [math.prod(size) for size in ctx.law.sizes.values()]
+        parts = zip(row.split(sizes, -1), ctx.law.parameters.values(), strict=True)
+        return None, None, None, *(one.reshape(start.shape) for one, start in parts)
 
 
 @lru_cache(maxsize=256)
-def _tabulate_bytes(text: str, shape: tuple[int, ...], flat: bytes, points: bytes, sizes: Any) -> tuple[Tensor, Tensor]:
+def _tabulate_bytes(text: str, shape: tuple[int, ...], flat: bytes, points: bytes, sizes: Any) -> tuple[Any, Any]:
     """Return the same of the bytes of float64 numbers, of the sizes of both arrays: decoding asks for one at a time."""
     values, held = (np.frombuffer(one).reshape(size) for one, size in zip((flat, points), sizes, strict=True))
-    return _tabulate(LearnedKernel.make(parse(text), held, shape), values)
+    return LearnedKernel.make(parse(text), held, shape).tabulate(values)
 
 
 def _run(flat: Tensor, points: Tensor, text: str, shape: list[int]) -> tuple[Tensor, Tensor]:
     host = [one.detach().cpu().double().numpy() for one in (flat, points)]
     made = _tabulate_bytes(text, tuple(shape), *(one.tobytes() for one in host), tuple(one.shape for one in host))
-    omega, slopes = (one.to(flat.device, flat.dtype, copy=True) for one in made)
+    omega, slopes = (torch.from_numpy(one).to(flat.device, flat.dtype, copy=True) for one in made)
     return omega, slopes
 
 

@@ -14,7 +14,7 @@ from rfrope._core import array
 from rfrope._core.arguments import choice, listed, show
 from rfrope._core.libraries import TORCH
 from rfrope.kernels import Kernel
-from rfrope.layers.launching import LaunchingModule, move_kernel
+from rfrope.layers.launching import LaunchingModule
 from rfrope.rotation.rope import Rope
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
@@ -82,9 +82,10 @@ class LearningModule(LaunchingModule):
         factor, source = self.start.attention_factor, self.start.source
         step: dict[str, Any] = {"scheme": "learned", "learned": learned}
         if self._law is not None:
-            values = [torch.from_numpy(self._read_on_host(name).astype(np.float64)) for name in self._law_names]
-            omega = move_kernel(self._law, values, None, (None, None))[1].numpy().astype(omega.dtype)
-            texts = tuple(map(repr, self._law.kernels(dict(zip(self._law_names, values, strict=True)))))
+            values = {name: self._read_on_host(name).astype(np.float64) for name in self._law_names}
+            row = np.concatenate([one.reshape(*self._law.points.shape[:-2], -1) for one in values.values()], -1)
+            omega = self._law.tabulate(row)[0].astype(omega.dtype)
+            texts = tuple(map(repr, self._law.kernels(values)))
             earlier = source.scaled_by[-1] if source.scaled_by else {}
             began = earlier.get("began", source.kernel)
             step |= {"began": began} if began is not None else {}

@@ -182,10 +182,9 @@ def test_the_rope_says_which_kernel_was_learned_and_from_which():
 
 
 def test_frequencies_of_a_kernel_are_made_once_for_a_step(monkeypatch):
-    from rfrope.layers import launching
-
-    made, tabulate = [], launching._tabulate
-    monkeypatch.setattr(launching, "_tabulate", lambda *given: made.append(1) or tabulate(*given))
+    LearnedKernel = rfrope.designs.LearnedKernel
+    made, tabulate = [], LearnedKernel.tabulate
+    monkeypatch.setattr(LearnedKernel, "tabulate", lambda *given: made.append(1) or tabulate(*given))
     module, (q, k) = learned(KERNEL, "kernel"), features()
     for _ in range(3):
         sum(x.square().sum() + x.sum() for x in module(q, k)).backward()  # accumulated
