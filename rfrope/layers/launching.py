@@ -287,9 +287,10 @@ class _Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
-            omega = ctx.law.move(_join(ctx.law, ctx.saved_tensors), _XP)
-            return None, None, None, *torch.autograd.grad(omega, ctx.saved_tensors, gradient, create_graph=True)
-        row = (gradient.reshape((*ctx.slopes.shape[:-1], 1)) * ctx.slopes).sum((-3, -2))
+            row = _join(ctx.law, ctx.saved_tensors)
+            (row,) = torch.autograd.grad(ctx.law.move(row, _XP), row, gradient, create_graph=True)
+        else:
+            row = (gradient.reshape((*ctx.slopes.shape[:-1], 1)) * ctx.slopes).sum((-3, -2))
         sizes = [math.prod(size) for size in ctx.law.sizes.values()]
         parts = zip(row.split(sizes, -1), ctx.law.parameters.values(), strict=True)
         return None, None, None, *(one.reshape(start.shape) for one, start in parts)
