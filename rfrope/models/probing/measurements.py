@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.arguments import printable, show
+from rfrope._core.arguments import choice, positive, printable, show, whole
 from rfrope.models import buffers
 from rfrope.rotation.rope import Rope
 
@@ -20,56 +19,76 @@ POSITIONS = 160  # most positions at which phases are measured
 STEPS = (1, 3, 50)  # positions beside 0 and the last at which each feature is followed
 ORIGIN = 3  # position of the queries in a second measurement of scores
 _STILL = 1e-9  # fraction of the largest entry; less is no rotation
+_MOST_AXES = 16
 _AT_ONCE = 4096  # positions compared at a time
 _NEAR = 0.05  # largest error of cos and sin for a position to be named
 _MIXED = 0.1  # a partner counts from this fraction of the largest
 _NOISE = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": buffers.FINE}
 
 
-@dataclass
 class Function:
-    """A function of queries, keys and positions that returns both rotated, or scores."""
+    """A function of queries, keys and positions that returns both rotated, or scores, as a source of measurements."""
 
-    apply: Callable[..., Any]
-    head_dim: int
-    heads: int
-    kv_heads: int
-    axes: int
-    gives: str  # "rotated" or "scores"
-    scale: float  # factor of scores beside the rotation
-    place: tuple[ModuleType, Any, Any]  # namespace, device and dtype of the arrays that the function takes
-    origin: int = 0  # position of the queries in scores
-    marks_heads: bool = False  # scale head g of row b by H b + g + 1; queries only if they are returned
-    calls: int = 0
-    dtypes: dict[str, str] = field(default_factory=dict)  # of queries, and `widths` of a head, by the name "apply"
-    still: tuple[str, ...] = ()
+    def __init__(
+        self,
+        apply: Callable[..., Any],
+        meant: tuple[Rope, ...],
+        head_dim: int | None,
+        heads: int,
+        kv_heads: int | None,
+        axes: int | None,
+        gives: str,
+        score_scale: float,
+        place: tuple[Any, Any, Any],
+    ) -> None:
+        if not callable(apply):
+            raise TypeError(
+                f"apply is {show(apply)}; expected a function (q, k, positions), or a model of transformers"
+            )
+        self.apply, self.gives = apply, choice("gives", gives, ("rotated", "scores"))
+        self.scale = positive("score_scale", score_scale)  # of scores beside the rotation
+        if head_dim is None and not meant:
+            raise ValueError("head_dim is None; expected the width of a head, or expected=")
+        self.width = int(meant[0].head_dim or 0) if head_dim is None else whole("head_dim", head_dim, 2)
+        if self.width % 2:
+            raise ValueError(f"head_dim is {self.width}; expected an even number of features")
+        self.heads = whole("heads", heads, 1)
+        self.kv_heads = self.heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads is {self.kv_heads}; expected a number that divides heads = {self.heads}")
+        wanted = max((one.vectors.shape[-1] if one.vectors.ndim > 1 else 1 for one in meant), default=1)
+        self.axes = wanted if axes is None else whole("axes", axes, 1, _MOST_AXES)
+        if meant and self.axes != wanted:
+            raise ValueError(
+                f"axes is {self.axes}, and expected turns by {wanted}; expected the same, or frequencies alone"
+            )
+        xp, self.device, dtype = place
+        self.space = array.named_namespace(xp)
+        self.dtype = self.space.float32 if dtype is None else array.check_float_dtype(dtype, self.space)
+        name = array.dtype_name(self._make(np.zeros(1)))
+        self.boxes = [Box("apply", self.width, name, meant, must_turn=True, kv_heads=self.kv_heads)]
+        self.calls = 0
 
-    def __post_init__(self) -> None:
-        self.widths = {"apply": self.head_dim}
+    def _make(self, values: np.ndarray) -> Any:
+        values = np.ascontiguousarray(values)
+        return array.from_host(values, self.space, device=self.device, dtype=self.dtype)
 
-    def choose(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[Rope, ...], bool | None]:
-        """Return all expected Ropes, and that the function must rotate."""
-        return meant, True
-
-    def find_changes(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[str, str], ...]:
-        """Return nothing: a function has no attention that its results reach."""
-        return ()
-
-    def measure(self, features: Mapping[str, np.ndarray], positions: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
-        """Return the outputs of one call, by side."""
-        x, batch, width = features["apply"], len(positions), self.head_dim
+    def measure(
+        self, features: Mapping[str, np.ndarray], positions: np.ndarray, *, origin: int = 0, marks_heads: bool = False
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """Return the outputs of one call, by side; with queries at a position, or head g of row b times H b + g + 1."""
+        x, batch, width = features["apply"], len(positions), self.width
         q = k = x
         if self.gives == "scores":  # keys first, so that a causal mask hides none of them
             q, k = np.concatenate([0.0 * x, np.eye(width)]), np.concatenate([x, np.zeros((width, width))])
-            at = np.full((batch, width, positions.shape[2]), self.origin, dtype=positions.dtype)
+            at = np.full((batch, width, self.axes), origin)
             positions = np.concatenate([positions, at], axis=1)
-        tokens, (space, device, dtype) = len(q), self.place
         given = []
         for one, heads, is_marked in ((q, self.heads, self.gives != "scores"), (k, self.kv_heads, True)):
-            marks = 1.0 + np.arange(batch * heads).reshape(batch, heads, 1, 1) * (self.marks_heads and is_marked)
-            given.append(array.from_host(np.ascontiguousarray(marks * one), space, device=device, dtype=dtype))
-        at = array.from_host(positions if self.axes > 1 else positions[..., 0], space, device=device, dtype=None)
-        self.calls, self.dtypes = self.calls + 1, {"apply": array.dtype_name(given[0])}
+            marks = 1.0 + np.arange(batch * heads).reshape(batch, heads, 1, 1) * (marks_heads and is_marked)
+            given.append(self._make(marks * one))
+        at = array.from_host(positions if self.axes > 1 else positions[..., 0], self.space, device=self.device)
+        self.calls += 1
         try:
             found = self.apply(*given, at)
         except Exception as error:
@@ -79,7 +98,7 @@ class Function:
                 f"{printable(str(error))[:200]}"
             ) from error
         if self.gives == "scores":
-            scores = _read("scores", found, (batch, self.heads, tokens, tokens))
+            scores = _read("scores", found, (batch, self.heads, len(q), len(q)))
             return {"apply": {"scores": np.moveaxis(scores[:, :, len(x) :, : len(x)] / self.scale, 2, 3)}}
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise TypeError(
@@ -87,7 +106,7 @@ class Function:
                 "function that gives scores"
             )
         sides = zip(("queries", "keys"), found, (self.heads, self.kv_heads), strict=True)
-        return {"apply": {name: _read(name, one, (batch, heads, tokens, width)) for name, one, heads in sides}}
+        return {"apply": {name: _read(name, one, (batch, heads, len(q), width)) for name, one, heads in sides}}
 
 
 def _read(name: str, found: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -114,10 +133,14 @@ class Pairs:
     first: np.ndarray  # (D,), of int: the first feature of each block
     second: np.ndarray  # (D,), the second
     pairing: str | None  # "half", "interleaved", "other"; None if nothing rotates
-    start: int  # the first rotated feature
     order: np.ndarray  # (d,), of int: position of each feature in the output
     rest: float | None  # factor of unrotated features; None if there are none
     fault: str = ""  # why it is no rotation of pairs
+
+    @property
+    def start(self) -> int:
+        """The first rotated feature."""
+        return int(self.first[0]) if self.first.size else 0
 
 
 def choose_steps(context: int) -> np.ndarray:
@@ -139,15 +162,15 @@ def follow_features(matrices: np.ndarray, at: np.ndarray) -> Pairs:
     first = np.array([i for i in rows if i < partner[i]], dtype=int) if is_paired else np.zeros(0, dtype=int)
     diagonal = np.abs(moved[still][np.arange(width), np.arange(width)])
     if rows.size == 0:
-        return Pairs(first, first, None, 0, order, float(np.median(diagonal)))
+        return Pairs(first, first, None, order, float(np.median(diagonal)))
     if not is_paired:
-        return Pairs(first, first, "other", 0, order, None, "features do not mix in pairs")
-    first, second, pairing, start = _name_pairing(first, partner[first])
+        return Pairs(first, first, "other", order, None, "features do not mix in pairs")
+    first, second, pairing = _name_pairing(first, partner[first])
     others = np.setdiff1d(np.arange(width), np.concatenate([first, second]))
     rest = float(np.median(diagonal[others])) if others.size else None
     exchanged = "cos and sin are swapped" if np.array_equal(order[first], second) else ""
     fault = exchanged or _find_unlike_columns(moved, first, second, pairing)
-    return Pairs(first, second, pairing, start, order, rest, fault)
+    return Pairs(first, second, pairing, order, rest, fault)
 
 
 def _find_order(at_zero: np.ndarray) -> np.ndarray:
@@ -159,19 +182,18 @@ def _find_order(at_zero: np.ndarray) -> np.ndarray:
     return place if is_order else np.arange(len(place))
 
 
-def _name_pairing(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray, str, int]:
-    """Return pairs, including unrotated ones between them, the name of the pairing, and the first rotated feature."""
+def _name_pairing(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return pairs, including unrotated ones between them, and the name of the pairing."""
     apart = np.unique(second - first)
-    start = int(first[0])
-    if apart.size == 1 and (distance := int(apart[0])) > 1:
-        start = 0 if first[-1] < distance else start
-        whole = start + np.arange(distance)
-        if first[-1] < start + distance:
-            return whole, whole + distance, "half", start
-    if apart.size == 1 and apart[0] == 1 and not np.any((first - start) % 2):
-        whole = np.arange(start, first[-1] + 1, 2)
-        return whole, whole + 1, "interleaved" if whole.size > 1 else "half", start
-    return first, second, "other", start
+    distance, start, end = int(apart[0]), int(first[0]), int(first[-1])
+    if apart.size == 1 and distance > 1:
+        whole = (0 if end < distance else start) + np.arange(distance)
+        if end <= whole[-1]:
+            return whole, whole + distance, "half"
+    if apart.size == 1 and distance == 1 and not np.any((first - start) % 2):
+        whole = np.arange(start, end + 1, 2)
+        return whole, whole + 1, "interleaved" if whole.size > 1 else "half"
+    return first, second, "other"
 
 
 def _find_unlike_columns(moved: np.ndarray, first: np.ndarray, second: np.ndarray, pairing: str) -> str:
@@ -189,14 +211,10 @@ def _find_unlike_columns(moved: np.ndarray, first: np.ndarray, second: np.ndarra
         if np.all(np.abs(two - one + given**2) <= room) and np.all(np.abs(mixed - given * one) <= room):
             rest = {"second": "first", "first": "second"}[name]
             return f"the {name} feature is made from the {rest} one after that was turned"
-    diagonal, begin, width = np.einsum("pii->pi", moved), int(first[0]), 2 * first.size
-    columns = diagonal[:, begin : begin + width]
-    copies = {
-        "interleaved": np.abs(columns[:, 0::2] - columns[:, 1::2]),
-        "half": np.abs(columns[:, : width // 2] - columns[:, width // 2 :]),
-    }
-    for name, apart in copies.items():
-        if name != pairing and apart.size and np.all(apart <= room):
+    columns = np.einsum("pii->pi", moved)[:, first[0] : first[0] + 2 * first.size]
+    copies = {"interleaved": (columns[:, 0::2], columns[:, 1::2]), "half": np.split(columns, 2, axis=1)}
+    for name, (one, two) in copies.items():
+        if name != pairing and np.all(np.abs(one - two) <= room):
             return f"cos and sin have their columns ordered for {name!r}, and features are paired {pairing!r}"
     return "blocks are not turned: cos or sin of the two features differ"
 
@@ -229,10 +247,10 @@ class Phases:
     start: np.ndarray  # (D,), phases at position 0
     is_like: bool  # whether all phases match the positions, within float32 rounding
 
-    def turn(self, at: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the phases (..., D) at positions, and how far cos and sin may be from theirs."""
+    def expect(self, at: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return complex numbers (..., D) at positions, and how far cos and sin may be from theirs."""
         phases = at[..., None] * self.frequencies + self.start
-        return phases, 8.0 * noise + 2.0**-20 * np.abs(phases) + at[..., None] * self.allowed
+        return np.exp(1j * phases), 8.0 * noise + 2.0**-20 * np.abs(phases) + at[..., None] * self.allowed
 
     def is_near(self, other: Phases, sign: float = 1.0) -> bool:
         """Return whether frequencies are those of another head, within the errors of both."""
@@ -283,18 +301,21 @@ class Head:
     number: int
     matrices: np.ndarray  # (P, d, d), images of unit vectors at the steps
     doubled: np.ndarray  # (P, d, d), images of twice these
-    # complex blocks: (2, T, D) at the positions and again at the end; (T, D) along each axis, and of scores with
-    # queries at position 3; (2, 2, D) of single tokens in two rows, in two calls
-    z: np.ndarray = field(init=False)
-    again: np.ndarray = field(init=False)
-    along: list[np.ndarray] = field(default_factory=list)
-    lagged: np.ndarray = field(init=False)
-    single: np.ndarray = field(init=False)
+    # complex blocks: (2, T, D) in "first" and "again" at the positions; (1, T, D) along each "axis 0", ...,
+    # and of scores with queries at position 3, "lagged"; (2, 1, D) of single tokens, "single 0" and "single 1"
+    seen: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def z(self) -> np.ndarray:
+        """Complex blocks (2, T, D) at the positions."""
+        return self.seen["first"]
 
     @cached_property
     def pairs(self) -> Pairs:
         """Features that rotate together, with NaN and infinite values taken as 0."""
-        return follow_features(np.nan_to_num(self.matrices, nan=0.0, posinf=0.0, neginf=0.0), self.box.steps)
+        return follow_features(
+            np.nan_to_num(self.matrices, nan=0.0, posinf=0.0, neginf=0.0), choose_steps(self.box.context)
+        )
 
     @cached_property
     def size(self) -> float:
@@ -321,8 +342,9 @@ class Head:
     @cached_property
     def vectors(self) -> np.ndarray | None:
         """Frequencies ``(D, k)`` along each axis; None if positions have one axis."""
-        at, noise = self.box.positions[0], self.noise
-        rows = [read_phases(z / (np.median(np.abs(z)) or 1.0), at, noise).frequencies for z in self.along]
+        along = (z[0] for name, z in self.seen.items() if name.startswith("axis"))
+        scaled = [z / (np.median(np.abs(z)) or 1.0) for z in along]
+        rows = [read_phases(z, self.box.positions[0], self.noise).frequencies for z in scaled]
         return np.stack(rows, axis=-1) if rows else None
 
     def find_first_off(self, omega: np.ndarray) -> int | None:
@@ -335,15 +357,17 @@ class Head:
 
 @dataclass(eq=False)
 class Box:
-    """Measurements of one black box."""
+    """A function, or a layer of a model: what is expected of it, and what was measured."""
 
     name: str
-    width: int
-    dtype: str
-    context: int
-    kv_heads: int  # 0 if features of heads were not marked
-    steps: np.ndarray
-    positions: np.ndarray  # (2, T)
+    width: int  # of a head; 0 if nothing rotates
+    dtype: str = "float32"
+    meant: tuple[Rope, ...] = ()
+    must_turn: bool | None = None  # whether it should rotate, if that is known
+    changes: tuple[tuple[str, str], ...] = ()  # kinds and texts of faults between the rotation and attention
+    kv_heads: int = 0  # 0 if features of heads were not marked
+    context: int = 0
+    positions: np.ndarray = field(init=False)  # (2, T)
     heads: list[Head] = field(default_factory=list)
 
     @property
@@ -356,78 +380,67 @@ class Box:
         """Heads that rotate."""
         return [one for one in self.heads if one.pairs.pairing is not None]
 
+    @property
+    def firsts(self) -> dict[str, Head]:
+        """The first head of each side that rotates."""
+        return {one.side: one for one in reversed(self.turning)}
+
+    def note(self, name: str, found: Mapping[str, np.ndarray]) -> None:
+        """Keep the blocks of each head of a call, as complex numbers."""
+        first, second = self.pairs.order[self.pairs.first], self.pairs.order[self.pairs.second]
+        for head in self.heads:
+            turned = found[head.side][:, head.number]
+            head.seen[name] = turned[..., first] + 1j * turned[..., second]
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """By side that rotates, the length of a unit vector after rotation."""
+        sizes: dict[str, list[np.ndarray]] = {}
+        for one in self.turning:
+            sizes.setdefault(one.side, []).append(np.abs(one.z[0]))
+        return {side: float(np.median(found)) for side, found in sizes.items()}
+
+    @property
+    def factors_of_rest(self) -> dict[str, float]:
+        """The same for unrotated features, if there are any."""
+        firsts = {one.side: one for one in reversed(self.heads)} | self.firsts
+        return {side: rest for side, one in reversed(firsts.items()) if (rest := one.pairs.rest) is not None}
+
     @cached_property
     def pairs(self) -> Pairs:
         """The pairs of the head with the most rotated features; the first of several."""
         return max((one.pairs for one in self.turning or self.heads[:1]), key=lambda one: one.first.size)
 
-    @property
-    def firsts(self) -> list[Head]:
-        """The first head of each side that rotates."""
-        return [*{one.side: one for one in reversed(self.turning)}.values()][::-1]
 
-
-def measure(source: Any, context: int) -> list[Box]:
-    """Return the measurements of all boxes of a source, which has `measure`, `widths`, `dtypes` and `axes`."""
-    steps, at = choose_steps(context), choose_positions(context)
+def measure(source: Any, context: int) -> None:
+    """Measure the boxes of a source, which has `boxes`, `axes` and `measure`: all features, then blocks of features."""
+    boxes, steps, at = [one for one in source.boxes if one.width], choose_steps(context), choose_positions(context)
     rows = np.stack([at, np.roll(at[::-1], len(at) // 3)])  # nor in reverse order
-    widest = max(source.widths.values())
+    widest, axes = max(one.width for one in boxes), np.arange(source.axes)
     followed = np.tile(np.eye(widest), (len(steps), 1))
-    places = _spread(np.repeat(steps, widest)[None], source.axes)
+    places = np.repeat(steps, widest)[None, :, None] + 0 * axes
     once, twice = (
-        source.measure({name: times * followed[:, :d] for name, d in source.widths.items()}, places)
-        for times in (1.0, 2.0)
+        source.measure({one.name: times * followed[:, : one.width] for one in boxes}, places) for times in (1.0, 2.0)
     )
-    boxes, blocks = [], {}
-    for name, sides in once.items():
-        width = source.widths[name]
-        boxes.append(box := Box(name, width, source.dtypes[name], context, source.kv_heads, steps, rows))
-        for side, found in sides.items():
-            shape = (-1, len(steps), widest, width)
-            cubes = (one[0].reshape(shape)[:, :, :width] for one in (found, twice[name][side]))
-            box.heads += [Head(box, side, h, one, two) for h, (one, two) in enumerate(zip(*cubes, strict=True))]
-        blocks[name] = np.zeros((len(at), width))
-        blocks[name][:, box.pairs.first] = 1.0
-    _follow_blocks(source, boxes, blocks)
-    return boxes
-
-
-def _follow_blocks(source: Any, boxes: list[Box], blocks: dict[str, np.ndarray]) -> None:
-    """Measure blocks at all positions, along each axis, in scores with other queries, again, and alone."""
-    rows, axes = boxes[0].positions, np.arange(source.axes)
-    for head, z in _read_blocks(source, boxes, blocks, _spread(rows, source.axes)):
-        head.z = z
-    for axis in axes if len(axes) > 1 else ():
-        for head, z in _read_blocks(source, boxes, blocks, _spread(rows[:1], source.axes) * (axes == axis)):
-            head.along.append(z[0])
-    if boxes[0].heads[0].side == "scores":
-        source.origin = ORIGIN
-        for head, z in _read_blocks(source, boxes, blocks, _spread(rows[:1], source.axes)):
-            head.lagged = z[0] / head.size
-        source.origin = 0
-    for head, z in _read_blocks(source, boxes, blocks, _spread(rows, source.axes)):
-        head.again = z
-    source.marks_heads = True
-    one = {name: x[:1] for name, x in blocks.items()}
-    at = [_spread(one[:, None], source.axes) for one in choose_single(boxes[0].context)]
-    calls = (_read_blocks(source, boxes, one, each) for each in at)
-    for (head, first), (_, second) in zip(*calls, strict=True):
-        head.single = np.stack([first, second])[:, :, 0]
-
-
-def _read_blocks(
-    source: Any, boxes: list[Box], features: dict[str, np.ndarray], positions: np.ndarray
-) -> list[tuple[Head, np.ndarray]]:
-    """Return the blocks (B, T, D) of every head from one call, as complex numbers."""
-    found, read = source.measure(features, positions), []
+    blocks = {}
     for box in boxes:
-        first, second = box.pairs.order[box.pairs.first], box.pairs.order[box.pairs.second]
-        for head in box.heads:
-            turned = found[box.name][head.side][:, head.number]
-            read.append((head, turned[..., first] + 1j * turned[..., second]))
-    return read
-
-
-def _spread(rows: np.ndarray, axes: int) -> np.ndarray:
-    """Return positions (B, T, k) that are equal on all axes."""
-    return np.repeat(np.asarray(rows, dtype=np.int64)[..., None], axes, axis=-1)
+        box.context, box.positions = context, rows
+        for side, found in once[box.name].items():
+            shape = (-1, len(steps), widest, box.width)
+            cubes = (one[0].reshape(shape)[:, :, : box.width] for one in (found, twice[box.name][side]))
+            box.heads += [Head(box, side, h, one, two) for h, (one, two) in enumerate(zip(*cubes, strict=True))]
+        blocks[box.name] = np.zeros((len(at), box.width))
+        blocks[box.name][:, box.pairs.first] = 1.0
+    is_score = boxes[0].heads[0].side == "scores"
+    calls: list[tuple[str, np.ndarray, Any, dict[str, Any]]] = [
+        ("first", rows, axes, {}),
+        *((f"axis {axis}", rows[:1], axis, {}) for axis in axes if len(axes) > 1),
+        *(("lagged", rows[:1], axes, {"origin": ORIGIN}) for _ in range(is_score)),
+        ("again", rows, axes, {}),
+        *((f"single {i}", one[:, None], axes, {"marks_heads": True}) for i, one in enumerate(choose_single(context))),
+    ]
+    for name, at, along, options in calls:
+        some = {one: x[: at.shape[1]] for one, x in blocks.items()}
+        found = source.measure(some, at[..., None] * np.isin(axes, along), **options)
+        for box in boxes:
+            box.note(name, found[box.name])

@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,7 +17,7 @@ from rfrope._core import array, libraries
 from rfrope._core.arguments import show
 from rfrope.models.configs import perceives
 from rfrope.models.layering import list_layers
-from rfrope.models.probing.measurements import noise_of
+from rfrope.models.probing.measurements import Box, noise_of
 from rfrope.rotation.rope import Rope
 
 _NEAR = 1e-3  # relative tolerance of a softmax scale
@@ -31,16 +31,11 @@ _FIRST = 11  # tokens of the first forward pass, which finds the layers
 
 
 class ModelLayers:
-    """Source that runs a model once per measurement, for all layers together."""
+    """Layers of a model as a source of measurements, each of which runs the model once."""
 
     def __init__(self, model: Any, meant: tuple[Rope, ...], config: Any) -> None:
         self.model, self.calls = model, 0  # forward passes
-        self.widths: dict[str, int] = {}  # features that each layer rotates
-        self.dtypes: dict[str, str] = {}
-        listed = () if config is None else list_layers(config).kinds
-        self.kinds = tuple(one for one in listed if not perceives(one.part))
         self.axes = max([1, *(len(one.sections) for one in meant if one.sections is not None)])
-        self.kv_heads = 0  # features of heads are not marked
         self.functions = [*_find_functions(model)]
         if not self.functions:
             raise ValueError(
@@ -56,45 +51,44 @@ class ModelLayers:
         # In the first run, random numbers take the place of what rotations return, and are followed to attention. By
         # layer, for each result: its side, "" if rotated alone; its values (B, H, T, d); and what norms made of it
         self._planted: dict[str, list[tuple[str, list[np.ndarray]]]] = {}
+        self._rotated: dict[str, Any] = {}  # features given to the first rotation of each layer
         self._twice: set[str] = set()  # layers that rotate a result again
         self._received: dict[str, tuple[Any, ...]] = {}  # module, dtype, queries, keys and scale of scores
         self._is_first = True
         self._run(np.repeat(np.arange(_FIRST)[None, :, None], self.axes, axis=-1))
         self._is_first = False
-        if not self.widths:
+        if not self._rotated:
             names = ", ".join(sorted({name for _, name in self.functions}))
             raise ValueError(f"{type(model).__name__} called none of {names} when run; expected one in each layer")
         inner = {one for one in self._visited if any(other.startswith(f"{one}.") for other in self._visited)}
-        self.still = tuple(one for one in dict.fromkeys(self._visited) if one not in self.widths and one not in inner)
+        kinds = () if config is None else [one for one in list_layers(config).kinds if not perceives(one.part)]
+        self.boxes = []
+        for name in dict.fromkeys([*self._rotated, *(one for one in self._visited if one not in inner)]):
+            box = Box(name, 0, "", *_choose_ropes(name, meant, kinds))
+            if (given := self._rotated.get(name)) is not None:
+                box.width, box.dtype = int(given.shape[-1]), array.dtype_name(given)
+                box.changes = tuple(self._find_changes(box))
+            self.boxes.append(box)
 
-    def measure(self, features: Mapping[str, np.ndarray], positions: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
+    def measure(
+        self, features: Mapping[str, np.ndarray], positions: np.ndarray, **_: Any
+    ) -> dict[str, dict[str, np.ndarray]]:
         """Return the outputs of one run of the model, by layer and side."""
         self._features, self._found = features, {}
         self._run(positions)
         return self._found
 
-    def choose(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[Rope, ...], bool | None]:
-        """Return the Ropes that a layer may use, and whether it should rotate, if that is known."""
-        numbers = _INDEX.findall(f".{name}.")
-        index = int(numbers[0]) if numbers else -1
-        alike = [one for one in self.kinds if one.layers is not None and index in one.layers]
-        if len(alike) != 1:
-            return meant, None
-        rope = alike[0].rope
-        if rope is None:
-            return meant, False
-        return tuple(one for one in meant if one.source.model.name == rope.source.model.name) or meant, True
-
-    def find_changes(self, name: str, meant: tuple[Rope, ...]) -> Iterator[tuple[str, str]]:
+    def _find_changes(self, box: Box) -> Iterator[tuple[str, str]]:
         """Yield kinds and texts of what happens to a layer's rotated queries and keys before attention."""
+        name, planted = box.name, self._planted[box.name]
         if name in self._twice:
             yield "attention", "the result of the rotation is turned a second time"
-        if name in self._twice or name not in self._received or len(self._planted.get(name, ())) < 2:
+        if name in self._twice or name not in self._received or len(planted) < 2:
             return
         module, dtype, *features, scale = self._received[name]
         factors: dict[str, float] = {}
         for side, x in zip(_SIDES, features, strict=True):
-            candidates = [made for whose, forms in self._planted[name] if whose in (side, "") for made in forms]
+            candidates = [made for whose, forms in planted if whose in (side, "") for made in forms]
             found = [factor for made in candidates if (factor := _read_factor(x, made)) is not None]
             if found:
                 factors[side] = found[-1]
@@ -105,8 +99,8 @@ class ModelLayers:
         if len(factors) == len(_SIDES):
             width = features[0].shape[-1]
             total = (width**-0.5 if scale is None else float(scale)) * math.prod(factors.values())
-            wanted = _choose_scale(getattr(module, "config", None), width, meant)
-            yield from _judge_scale(factors, total, wanted, _read_mscale(meant), 8.0 * noise_of(dtype))
+            wanted = _choose_scale(getattr(module, "config", None), width, box.meant)
+            yield from _judge_scale(factors, total, wanted, _read_mscale(box.meant), 8.0 * noise_of(dtype))
 
     # -- one forward pass ----------------------------------------------------------------------------------------------
 
@@ -135,8 +129,8 @@ class ModelLayers:
 
         for part in self.model.modules():
             if path := self.attention.get(id(part)):
-                undo.callback(part.register_forward_pre_hook(self._entering(path)).remove)
-                undo.callback(part.register_forward_hook(self._leaving).remove)
+                undo.callback(part.register_forward_pre_hook(lambda *_, path=path: self._path.append(path)).remove)
+                undo.callback(part.register_forward_hook(lambda *_: self._visited.append(self._path.pop())).remove)
             elif self._is_first and "norm" in type(part).__name__.lower():
                 undo.callback(part.register_forward_hook(self._follow_norm).remove)
         for module, name in self.functions:
@@ -178,16 +172,6 @@ class ModelLayers:
     def _layer(self) -> str:
         return self._path[-1] if self._path else type(self.model).__name__
 
-    def _entering(self, path: str) -> Callable[..., None]:
-        def enter(*_: Any) -> None:
-            self._path.append(path)
-            self._visited.append(path)
-
-        return enter
-
-    def _leaving(self, *_: Any) -> None:
-        self._path.pop()
-
     def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)
         names = [*signature.parameters]
@@ -201,8 +185,7 @@ class ModelLayers:
                 result = original(*arguments, **options)
                 bound = signature.bind(*arguments, **options)
                 given = [bound.arguments[name] for name in names]
-                self.widths.setdefault(self._layer, int(given[0].shape[-1]))
-                self.dtypes.setdefault(self._layer, array.dtype_name(given[0]))
+                self._rotated.setdefault(self._layer, given[0])
                 if self._is_first:
                     has_two = isinstance(result, tuple | list)
                     planted = self._plant(given, tuple(result) if has_two else (result,))
@@ -227,6 +210,18 @@ class ModelLayers:
         turned = original(*bound.args, **bound.kwargs)
         for one, axis in zip(turned if len(names) > 1 else (turned,), axes, strict=True):
             sides.setdefault("keys" if sides else "queries", _to_heads(one, axis))
+
+
+def _choose_ropes(name: str, meant: tuple[Rope, ...], kinds: Sequence[Any]) -> tuple[tuple[Rope, ...], bool | None]:
+    """Return the Ropes that a layer may use, and whether it should rotate, if that is known."""
+    numbers = _INDEX.findall(f".{name}.")
+    alike = [one for one in kinds if numbers and one.layers is not None and int(numbers[0]) in one.layers]
+    if len(alike) != 1:
+        return meant, None
+    rope = alike[0].rope
+    if rope is None:
+        return meant, False
+    return tuple(one for one in meant if one.source.model.name == rope.source.model.name) or meant, True
 
 
 class _Interface:

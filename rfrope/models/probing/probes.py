@@ -3,30 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
-from rfrope._core.arguments import choice, positive, show, whole
+from rfrope._core.arguments import whole
 from rfrope._core.results import Result
 from rfrope.data.model_types import known
 from rfrope.models.auditing import Finding, merge_shared
 from rfrope.models.configs import from_config, is_config, read_rope
-from rfrope.models.probing.faults import judge
-from rfrope.models.probing.measurements import Function, measure
+from rfrope.models.probing.faults import check_values, judge, total
+from rfrope.models.probing.measurements import Box, Function, measure
 from rfrope.models.probing.models import ModelLayers
-from rfrope.models.probing.rotations import Rotation
 from rfrope.rotation.rope import Rope
 
-_Source: TypeAlias = Function | ModelLayers
 _CONTEXT = 4096  # positions to measure if no context is known
 _ROUNDED = 1e-6  # factors this close to 1 count as 1
-_MOST_AXES = 16
 _LARGEST = 2**24  # float32 represents positions up to this
-_GIVES = ("rotated", "scores")
 _POLAR = "probe follows blocks of two features"
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation(Result):
+    """A rotation as measured from outside.
+
+    Attributes
+    ----------
+    name : str
+        "apply", or the path of the layer.
+    pairing : {"half", "interleaved", "other"} or None
+        None if nothing rotates.
+    rotary_dim : int
+        Number of rotated features of a head, including unrotated ones between them.
+    first : int
+        The first of them.
+    frequencies : ndarray
+        Radians per position, ``(D,)``, or ``(D, k)`` for k axes of positions, of the first head that rotates. Whole
+        positions determine them only up to whole turns.
+    frequency_error : ndarray, (D,)
+        Largest error of the measured frequencies, by rounding.
+    attention_factor : dict
+        By side ("queries" and "keys", or "scores"), the length of a unit vector after rotation.
+    factor_of_rest : dict
+        The same for unrotated features, if there are any.
+    turning_heads : dict
+        By side, one bool for each head.
+    exceeds : int or None
+        First measured position at which a cos or sin is off by more than 1e-3 from the expected one, or if none is
+        expected, from exact phases of `frequencies`.
+    head_dim : int
+        Width of a head; 0 if unknown.
+    sets_differ : bool
+        True if frequencies differ between heads, or between queries and keys.
+
+    See Also
+    --------
+    models.probe, models.Probe
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(8), pairing="half")
+    >>> found = rfrope.models.probe(lambda q, k, at: tuple(rope.rotate(x, at[:, None]) for x in (q, k)), head_dim=16)
+    >>> found.rotations[0].rotary_dim, found.rotations[0].pairing
+    (16, 'half')
+    """
+
+    name: str
+    pairing: str | None = None
+    rotary_dim: int = 0
+    first: int = 0
+    frequencies: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    frequency_error: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    attention_factor: dict[str, float] = field(default_factory=dict)
+    factor_of_rest: dict[str, float] = field(default_factory=dict)
+    turning_heads: dict[str, tuple[bool, ...]] = field(default_factory=dict)
+    exceeds: int | None = None
+    head_dim: int = 0
+    sets_differ: bool = False
+
+    def __str__(self) -> str:
+        if self.pairing is None:
+            return f"{self.name}: does not turn"
+        factors = ", ".join(f"{side} x {value:.5g}" for side, value in self.attention_factor.items())
+        first = f" from {self.first}" if self.first else ""
+        waves = np.abs(self.frequencies[self.frequencies != 0.0])
+        span = f", {waves.max():.4g} to {waves.min():.4g}" if waves.size else ""
+        return (
+            f"{self.name}: pairing {self.pairing!r}, {self.rotary_dim} features{first}, {len(self.frequencies)} "
+            f"frequencies{span}; {factors}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,24 +271,44 @@ def probe(
     length = _choose_context(context, meant)
     if is_config(expected):
         meant = _read_meant(expected, length)
-    source: _Source
     if hasattr(apply, "named_modules"):
-        source = ModelLayers(apply, meant, expected if is_config(expected) else None)
+        source: Any = ModelLayers(apply, meant, expected if is_config(expected) else None)
     else:
-        scale, place = positive("score_scale", score_scale), (xp, device, dtype)
-        gives = choice("gives", gives, _GIVES)
-        source = _read_function(apply, meant, head_dim, heads, kv_heads, axes, gives, scale, place)
-    rotations, faults = [], []
-    for box in measure(source, length):
-        ropes, must_turn = source.choose(box.name, meant)
-        rotation, found = judge(box, ropes, must_turn)
-        rotations.append(rotation)
-        faults += [*found, *(Finding(kind, box.name, text) for kind, text in source.find_changes(box.name, ropes))]
-    for name in source.still:
-        rotations.append(Rotation(name))
-        if source.choose(name, meant)[1]:
-            faults.append(Finding("layers", name, "it does not turn queries and keys, and the config requires it"))
-    return Probe(merge_shared(faults), tuple(rotations), source.calls, length)
+        source = Function(apply, meant, head_dim, heads, kv_heads, axes, gives, score_scale, (xp, device, dtype))
+    measure(source, length)
+    rotations, findings = [], []
+    for box in source.boxes:
+        rope, found = judge(box)
+        rotations.append(_read_rotation(box, rope))
+        findings += [*found, *(Finding(kind, box.name, text) for kind, text in box.changes)]
+    return Probe(merge_shared(findings), tuple(rotations), source.calls, length)
+
+
+def _read_rotation(box: Box, rope: Rope | None) -> Rotation:
+    """Return the rotation of a box, by an expected Rope or by none; without frequencies if values are not sound."""
+    if not box.width:
+        return Rotation(box.name)
+    pairs, sides = box.pairs, dict.fromkeys(head.side for head in box.heads)
+    turning = {side: tuple(each.pairs.pairing is not None for each in box.heads if each.side == side) for side in sides}
+    still = np.zeros(pairs.first.size)
+    found = Rotation(
+        box.name, pairs.pairing, 2 * still.size, pairs.start, still, still, {}, box.factors_of_rest, turning,
+        head_dim=box.width,
+    )  # fmt: skip
+    if not still.size or any(True for head in box.heads for _ in check_values(head, rope)):
+        return found
+    first, meant = box.turning[0], None if rope is None else total(rope)
+    read = first.phases
+    return replace(
+        found,
+        frequencies=read.frequencies if first.vectors is None else first.vectors,
+        frequency_error=read.allowed,
+        attention_factor=box.factors,
+        exceeds=first.find_first_off(
+            read.frequencies if meant is None or meant.shape != read.frequencies.shape else meant
+        ),
+        sets_differ=not all(each.phases.is_near(read) for each in box.turning),
+    )
 
 
 def _read_meant(expected: Any, length: int | None = None) -> tuple[Rope, ...]:
@@ -243,34 +330,3 @@ def _choose_context(context: int | None, meant: tuple[Rope, ...]) -> int:
         return whole("context", context, 2, _LARGEST)
     known = [one.context for one in meant if isinstance(one.context, int)]
     return max(2, min(_LARGEST, *known)) if known else _CONTEXT
-
-
-def _read_function(
-    apply: Callable[..., Any],
-    meant: tuple[Rope, ...],
-    head_dim: int | None,
-    heads: int,
-    kv_heads: int | None,
-    axes: int | None,
-    gives: str,
-    scale: float,
-    place: tuple[Any, Any, Any],
-) -> Function:
-    if not callable(apply):
-        raise TypeError(f"apply is {show(apply)}; expected a function (q, k, positions), or a model of transformers")
-    if head_dim is None and not meant:
-        raise ValueError("head_dim is None; expected the width of a head, or expected=")
-    width = int(meant[0].head_dim or 0) if head_dim is None else whole("head_dim", head_dim, 2)
-    if width % 2:
-        raise ValueError(f"head_dim is {width}; expected an even number of features")
-    heads = whole("heads", heads, 1)
-    kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
-    if heads % kv_heads:
-        raise ValueError(f"kv_heads is {kv_heads}; expected a number that divides heads = {heads}")
-    wanted = max((one.vectors.shape[-1] if one.vectors.ndim > 1 else 1 for one in meant), default=1)
-    axes = wanted if axes is None else whole("axes", axes, 1, _MOST_AXES)
-    if meant and axes != wanted:
-        raise ValueError(f"axes is {axes}, and expected turns by {wanted}; expected the same, or frequencies alone")
-    space = array.named_namespace(place[0])
-    asked = space.float32 if place[2] is None else array.check_float_dtype(place[2], space)
-    return Function(apply, width, heads, kv_heads, axes, gives, scale, (space, place[1], asked))
