@@ -112,14 +112,14 @@ def making(name: str, of: str) -> str:
     return MAKES
 
 
-def on_device(name: str) -> tuple[str | None, list[Any]]:
+def on_device(name: str) -> tuple[str | None, list[Any], set[str]]:
     """Where the stand-in for CuPy sees the work of a call's repetition, on a device that is not the current one.
 
-    Results come along; None where there is no compiler for the kernels.
+    Results and kernels come along; None where there is no compiler for the kernels.
     """
     if COMPILER is None:
-        return None, []
-    told, found = [], []
+        return None, [], set()
+    told, found, ran = [], [], set()
     with standing_in() as machine, Device(1), Stream() as stream:
 
         def place(values: Any, dtype: Any = None) -> Any:
@@ -133,10 +133,11 @@ def on_device(name: str) -> tuple[str | None, list[Any]]:
                     machine.work.clear()
                     found += (made := results(name, place, table))
                 assert machine.where() <= {(1, stream.ptr)}, name
+                ran |= {one.partition("<")[0] for one in machine.of("launch")}
                 there = any(hasattr(one, "get") for one in made)
                 copied = DRAWN if machine.of("upload") else STAYS
                 told.append((BACK if there else HOST) if machine.of("read") else copied)
-    return told[0] if len({*told}) == 1 else f"{STAYS}; {BACK} by some options", found
+    return told[0] if len({*told}) == 1 else f"{STAYS}; {BACK} by some options", found, ran
 
 
 def row(name: str) -> tuple[str, ...]:
