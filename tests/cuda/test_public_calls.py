@@ -41,7 +41,11 @@ def in_place(x, *angles, **options):
 
 ROTATING = ("rotate", "Rope.rotate", "rotate_by_phases", "rotate_by_table", "rotate_polar", "relocate", "rerotate")
 LAUNCHED = {key: {"rotate"} for key in (*ROTATING, "Rope.table", "rotation_table", "scores", "Rope.scores")}
-LAUNCHED |= {"estimate_kernel": {"frequencies", "sum_any"}, "estimate_scores": {"score_sums"}, "mean_kernel": {"sum_any"}}
+LAUNCHED |= {
+    "estimate_kernel": {"frequencies", "sum_any"},
+    "estimate_scores": {"score_sums"},
+    "mean_kernel": {"sum_any"},
+}
 
 
 @pytest.mark.parametrize("name", supported.CALLS)
