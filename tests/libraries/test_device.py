@@ -1,15 +1,15 @@
 """Arrays on a device: results stay there, nothing crosses to the host, the host never waits.
 
-Three stand-ins that refuse what would cost a GPU dearly, each in its own way: array-api-strict's second device, which
-shares no memory with NumPy; torch's "meta" device, whose tensors have no values at all; and, where there is one, a real
-device that records every call in a CUDA graph, during which CUDA itself refuses to wait for the stream.
+What refuses what would cost a GPU dearly, each in its own way: array-api-strict's second device, which shares no memory
+with NumPy; torch's "meta" device, whose tensors have no values at all; and, where there is one, a real device that
+records every call in a CUDA graph, during which CUDA itself refuses to wait for the stream. The stand-in for CuPy, by
+which `test_support.py` and tests/cuda know where each call works, notes what is read.
 """
 
 import contextlib
 import functools
 import importlib
 import importlib.util
-import sys
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,32 +19,13 @@ import calls
 import numpy as np
 import pytest
 from calls import CALLS, FROM_HOST, MADE_ON_HOST, Place
-from conftest import library, rows
+from conftest import library
 
 import rfrope
 from rfrope import analysis
 from rfrope._core import array, dispatch, libraries, overlap
 
 # -- array-api-strict's second device ----------------------------------------------------------------------------------
-
-# What rfrope calls of a namespace with arrays on a device. In the source of CuPy 14.2 and of array-api-compat 1.16 each
-# only launches kernels or makes a view, without a look at a value. Not so `clip` (of array-api-compat), `nonzero`,
-# `unique_*`, `repeat` and `asarray` of host arrays; `concat` and `stack` are copies by kernels up to eight arrays.
-
-
-class Watched(types.ModuleType):
-    """The namespace of array-api-strict, which notes what is asked of it; `clip` stands beside, as in `array.clip`."""
-
-    def __init__(self, space: Any) -> None:
-        super().__init__(space.__name__)
-        self.space, self.seen = space, set()
-
-    def __getattr__(self, name: str) -> Any:
-        self.seen.add(name)
-        return getattr(self.space, name)
-
-
-(QUEUED,) = map(set, rows("libraries/device.json", "queued"))
 
 
 @pytest.fixture
@@ -56,81 +37,6 @@ def strict():
 def second(strict):
     place = strict.Device("device1")
     return lambda values, dtype=None: strict.asarray(np.array(values, dtype=dtype), device=place)
-
-
-@pytest.fixture
-def refusing(strict, monkeypatch):
-    """Second device on which a look at a value raises, as do masks, which need one; returns the watched namespace."""
-    other, kind = strict.Device("device1"), type(strict.asarray(0.0))
-
-    def refuse(name: str, forbidden: Callable[..., bool]) -> None:
-        real = getattr(kind, name)
-
-        def method(self: Any, *args: Any) -> Any:
-            if self.device == other and forbidden(*args):
-                raise RuntimeError(f"{name} of an array on a device")
-            return real(self, *args)
-
-        monkeypatch.setattr(kind, name, method)
-
-    for name in ("__bool__", "__float__", "__int__", "__complex__", "__index__", "__iter__", "__array__"):
-        if hasattr(kind, name):
-            refuse(name, lambda *_: True)
-    for name in ("__getitem__", "__setitem__"):
-        refuse(name, lambda i, *_: any(isinstance(part, kind) for part in (i if isinstance(i, tuple) else (i,))))
-    watched, clip, record = Watched(strict), array.clip, type(array.library(strict.ones(1)))
-    namespace_of = record.namespace
-
-    def watch(self: Any, x: Any, name: str) -> Any:
-        found = namespace_of(self, x, name)
-        return watched if found is strict else found
-
-    monkeypatch.setattr(record, "namespace", watch)
-    monkeypatch.setattr(array, "clip", lambda *args: clip(*args[:-1], strict if args[-1] is watched else args[-1]))
-    return watched
-
-
-def forbid(monkeypatch, *names: str) -> None:
-    for name in names:
-
-        def crossed(*args: Any, name: str = name, **kwargs: Any) -> None:
-            raise RuntimeError(f"{name} was called")
-
-        monkeypatch.setattr(array, name, crossed)
-
-
-def strict_sici(z: Any) -> Any:
-    from scipy.special import sici
-
-    space = sys.modules["array_api_strict"]
-    return tuple(space.asarray(v, device=z.device) for v in sici(z._array))
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_nothing_crosses_to_or_from_the_host(name, second, refusing, monkeypatch):
-    """Equal to the results of the CPU's device too, where what is refused here may happen."""
-    special = types.SimpleNamespace(sici=strict_sici)  # as CuPy has one
-    monkeypatch.setattr(array, "special_functions", lambda xp: special)
-    expected = list(CALLS[name](lambda values, dtype=None: refusing.space.asarray(np.array(values, dtype=dtype))))
-    refusing.seen.clear()
-    forbid(monkeypatch, "to_host", "from_host", "map_on_host")
-    results = list(CALLS[name](second))
-    for result in results:
-        assert result.device == second(0.0).device
-    assert refusing.seen <= QUEUED
-    for result, wanted in zip(results, expected, strict=True):
-        np.testing.assert_array_equal(result._array, wanted._array)
-
-
-@pytest.mark.parametrize("name", FROM_HOST)
-def test_draws_and_directions_cross_to_the_device_and_nothing_comes_back(name, second, refusing, monkeypatch):
-    calls.calls(calls.FOLDER)  # kept, and made on the host
-    forbid(monkeypatch, "to_host")
-    for result in FROM_HOST[name](second):
-        assert result.device == second(0.0).device
-    forbid(monkeypatch, "from_host")
-    with pytest.raises(RuntimeError, match="from_host was called"):
-        list(FROM_HOST[name](second))
 
 
 @pytest.mark.parametrize("name", MADE_ON_HOST)
@@ -238,54 +144,6 @@ def test_numpy_that_says_how_to_turn_is_moved_to_the_device(second):
             np.testing.assert_array_equal(found._array, wanted._array)
 
 
-# -- the current device ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def current(monkeypatch):
-    """A CuPy of arrays that know their device, and the devices that are current, innermost last."""
-    stack: list[str] = []
-
-    class Device:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def __enter__(self) -> None:
-            stack.append(self.name)
-
-        def __exit__(self, *_: object) -> None:
-            stack.pop()
-
-    class ndarray:
-        def __init__(self, name: str) -> None:
-            self.device = Device(name)
-
-    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ndarray=ndarray))
-    return types.SimpleNamespace(stack=stack, array=ndarray)
-
-
-def test_the_device_of_the_first_array_is_current_inside(current):
-    inside = array.select_device(lambda *args, **kwargs: list(current.stack))
-    assert inside(1.0, current.array("one"), x=current.array("two")) == ["one"]
-    assert inside([2.0], x=current.array("two")) == ["two"]
-    assert inside(1.0, None, x=np.ones(2)) == []
-    assert current.stack == []
-
-    @array.select_device
-    def failing(x):
-        raise ValueError(current.stack[-1])
-
-    with pytest.raises(ValueError, match="one"):
-        failing(current.array("one"))
-    assert current.stack == []
-
-
-def test_without_cupy_nothing_is_done(monkeypatch):
-    monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    assert array.select_device(lambda x: x)(3) == 3
-    assert "cupy" not in sys.modules
-
-
 # -- a real device -----------------------------------------------------------------------------------------------------
 
 
@@ -293,6 +151,15 @@ def test_without_cupy_nothing_is_done(monkeypatch):
 def cuda():
     """CuPy, where there is a device."""
     return library("cupy").module
+
+
+def forbid(monkeypatch, *names: str) -> None:
+    for name in names:
+
+        def crossed(*args: Any, name: str = name, **kwargs: Any) -> None:
+            raise RuntimeError(f"{name} was called")
+
+        monkeypatch.setattr(array, name, crossed)
 
 
 class Kept:

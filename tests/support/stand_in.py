@@ -37,6 +37,7 @@ _OPERATORS = (*_OPERATORS, "lshift", "rshift")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")
 _METHODS = ("all", "any", "astype", "clip", "copy", "max", "mean", "min", "ravel", "reshape", "round", "squeeze", "sum")
 _HOST_MAY_GIVE = ("asarray", "array")  # what copies arrays of NumPy to a device
+_WAITING = ("argwhere", "flatnonzero", "mask", "nonzero", "repeat", "unique")  # the length of a result is read
 
 
 class Work(NamedTuple):
@@ -249,7 +250,9 @@ class ndarray:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index: Any) -> Any:
-        return _call("getitem", operator.getitem, (self, index), {})
+        parts = index if isinstance(index, tuple) else (index,)
+        has_mask = any(getattr(part, "dtype", None) == np.bool for part in parts)
+        return _call("mask" if has_mask else "getitem", operator.getitem, (self, index), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
         _call("setitem", operator.setitem, (self, index, value), {})
@@ -276,7 +279,7 @@ def _call(name: str, function: Any, arguments: Any, options: dict[str, Any]) -> 
     places = {one.memory.device for one in given} - {PLACES.device}
     if places:
         raise ValueError(f"{name}: arrays are on device {places}, and {PLACES.device} is current")
-    MACHINE.note("function", name)
+    MACHINE.note("read" if name.startswith(_WAITING) else "function", name)
     return found
 
 
