@@ -7,7 +7,6 @@ import dataclasses
 import importlib
 import json
 import warnings
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from packages import WARNINGS
 import rfrope
 from rfrope.data.model_types import has_defaults, model_types
 from tools import make_pairings, pairing_layers
-from tools.make_pairings import KEYS, NOTES, UndeterminedError, answer, explanations, found_for, pairing_of
+from tools.make_pairings import NOTES, UndeterminedError, answer, explanations, found_for, pairing_of
 from tools.pairing_layers import CASES, Seen
 
 pytestmark = WARNINGS
@@ -86,17 +85,13 @@ def test_one_pairing_explains_a_query(pairing, out_pairing, width, start, where,
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_other_rotations_are_neither(pairing):
     one, middle = seen(pairing, pairing), seen(pairing, pairing, width=16, start=4)
-    for changed in ({"turned": one.turned * 1.001}, {"turned": one.turned[::-1]}, {"cos": one.sin, "sin": one.cos}):
+    for changed in (
+        *({"turned": one.turned * 1.001}, {"turned": one.turned[::-1]}, {"cos": one.sin, "sin": one.cos}),
+        {"frequencies": one.frequencies * 1.001},
+    ):
         assert explanations(dataclasses.replace(one, **changed)) == []
     assert explanations(middle) == []
     assert answer([seen(pairing, pairing, sign=-1.0)]) == {"pairing": "neither"}
-
-
-def test_frequencies_must_be_those_of_the_table():
-    one = seen("half", "half")
-    assert explanations(dataclasses.replace(one, frequencies=one.frequencies[::-1]))  # in any order
-    assert not explanations(dataclasses.replace(one, frequencies=one.frequencies * 1.001))
-    assert explanations(dataclasses.replace(one, frequencies=one.frequencies * 1.001, positions=None))
 
 
 def test_queries_and_keys_must_agree():
@@ -162,38 +157,3 @@ def test_weights_that_transformers_reorders_have_a_note(classes):
     assert found == {"gradium_phonon_tts", "kimi_k25", "mistral_large4", "step3p5_vision"}
     for name in ("gradium_phonon_tts", "kimi_k25_vision", "pixtral", "step3p5_vision"):
         assert "reorders" in NOTES[name]
-
-
-# -- the script --------------------------------------------------------------------------------------------------------
-
-
-def test_defaults_and_new_types_are_found(classes):
-    table = {name: dict(TABLE[name]) for name in ("llama", "gemma3_text", "pixtral")}
-    chosen = {name: classes[name] for name in ("llama", "gemma3_text", "pixtral", "qwen3")}
-    table["llama"]["hidden_size"] = 1
-    said = list(make_pairings._update_defaults(table, chosen))
-    assert [one.partition(":")[0] for one in said] == ["llama", "qwen3"]
-    assert table["llama"]["hidden_size"] == TABLE["llama"]["hidden_size"]
-    assert table["qwen3"]["rope_parameters"] == TABLE["qwen3"]["rope_parameters"]
-
-
-def test_the_script_checks_and_writes(classes, tmp_path, monkeypatch, capsys):
-    path = tmp_path / "model_types.json"
-    monkeypatch.setattr(make_pairings, "PATH", path)
-    monkeypatch.setattr(make_pairings, "_without_entry", lambda table, classes: [("roformer", "a reason")])
-    monkeypatch.setattr(make_pairings, "_update_defaults", lambda table, classes: [])
-    table = json.loads(files("rfrope.data").joinpath("model_types.json").read_text("utf-8"))
-    right = {name: table[name] for name in ("glm", "internlm3", "llama", "nanochat")}
-    path.write_text(make_pairings._lines(right))
-    assert make_pairings.main(["--check"]) == 0
-    told = capsys.readouterr().out
-    assert [said for said in ("internlm3: not run", "roformer: no entry: a reason") if said not in told] == []
-    wrong = {**right, "llama": {**right["llama"], "pairing": "interleaved"}, "nanochat": {"rope_parameters": {}}}
-    path.write_text(make_pairings._lines(wrong))
-    assert make_pairings.main(["--check"]) == 1
-    assert "2 of 4 entries differ" in capsys.readouterr().out
-    assert json.loads(path.read_text()) == wrong
-    assert make_pairings.main([]) == 0
-    written = json.loads(path.read_text())
-    assert written["llama"] == right["llama"]
-    assert pairing_of(written["nanochat"]) == {key: right["nanochat"][key] for key in KEYS if key in right["nanochat"]}
