@@ -225,7 +225,7 @@ def _make(
     held: Metadata, about: Mapping[str, Any], seq_len: int | None, sliding: Mapping[str, Any] | None = None
 ) -> Rope:
     """Return the Rope of layers with full attention, or with what differs under a window."""
-    head, turned = _read_widths(held, about, "" if sliding is None else "_swa")
+    head, turned = read_widths(held, about, "" if sliding is None else "_swa")
     is_scaled, context = sliding is None or sliding["scaled"], held.get("context_length")
     theta = held.get("rope.freq_base", 1e4)
     if sliding is not None:
@@ -298,7 +298,7 @@ def _apply_yarn(
     return np.asarray(made.frequencies), sharper, softmax, keys
 
 
-def _read_widths(held: Metadata, about: Mapping[str, Any], suffix: str) -> tuple[int, int]:
+def read_widths(held: Metadata, about: Mapping[str, Any], suffix: str) -> tuple[int, int]:
     """Return the width of a head, and how many of its features turn; with latent attention the latter twice."""
     heads = held.get("attention.head_count")
     head = held.get("attention.key_length") or (heads and held.get("embedding_length", 0) // heads)
