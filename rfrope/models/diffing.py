@@ -17,7 +17,7 @@ from rfrope.models.configs import is_config, perceives, read_rope
 from rfrope.models.gguf import REORDERED
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
 from rfrope.models.rewriting import SHARE, choose_lengths, first_difference, relative_error
-from rfrope.rotation.rope import Rope, refuse_polar
+from rfrope.rotation.rope import refuse_polar
 from rfrope.storage import SUFFIXES, load
 
 _SAME = 1e-12  # relative; frequencies are evaluated in float64
@@ -284,7 +284,9 @@ def _read(name: str, what: Any, seq_len: int | None) -> Layers:
 
 # -- layers to compare -------------------------------------------------------------------------------------------------
 
-_Pair = tuple[tuple[int, ...] | None, LayerKind | None, LayerKind | None]
+_Pair = tuple[
+    tuple[int, ...] | None, Any, Any
+]  # layer numbers, and the LayerKinds, or None where one has no such layers
 
 
 def _match(old: Layers, new: Layers) -> list[_Pair]:
@@ -336,77 +338,55 @@ def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length
     """Return the changes of layers that are alike, from their pairs of kinds in texts of several lengths."""
     layers, old, new = pairs[0]
     named = new if new is not None else old
-    assert named is not None
     label = (named.part, named.kind, layers)
     if old is None or new is None:
         what = "layers" if layers is not None else "part"
         appears = Change(what, *(None if one is None else one.about for one in (old, new)))
         return LayerDiff(*label, (appears,), is_compared=False)
-    changes = [*_list_changes(old, new)]
+    changes = [one for one in _list_values(old, new) if one.old != one.new]
     if old.rope is None or new.rope is None:
         return LayerDiff(*label, tuple(changes), is_compared=old.rope is new.rope)
     ropes = (old.rope, new.rope)  # compared if they rotate tokens of a text whose length is known
     is_axial = any(one.source.rope_parameters.get("rope_type") == "axial" for one in ropes)
-    error, found, is_compared = 0.0, None, not is_axial and (has_length or any(map(choose_lengths, ropes)))
-    for (_, one, other), length in zip(pairs, lengths, strict=True):
-        assert one is not None
-        assert other is not None
-        assert one.rope is not None
-        assert other.rope is not None
-        error = max(error, relative_error(other.rope.frequencies, one.rope.frequencies))
-        lag = _find_lag(one, other, length, share) if is_compared else None
-        found = (lag, length) if lag is not None and (found is None or lag < found[0]) else found
-    factors = [pairs[-1][i].rope.attention_factor for i in (1, 2)]  # type: ignore[union-attr]
+    is_compared = not is_axial and (has_length or any(map(choose_lengths, ropes)))
+    error = max(relative_error(other.rope.frequencies, one.rope.frequencies) for _, one, other in pairs)
+    sides = zip(pairs, lengths, strict=True) if is_compared else ()
+    lags = [(lag, n) for (_, *both), n in sides if (lag := _find_lag(both, n, share)) is not None]
+    factors = [one.rope.attention_factor for one in pairs[-1][1:]]
     if abs(factors[1] / factors[0] - 1.0) > _SAME and not any(one.what == "attention_factor" for one in changes):
         changes.append(Change("attention_factor", *factors))
-    about = (error if error > _SAME else None, *(found or (None, None)), is_compared)
+    about = (error if error > _SAME else None, *min(lags, default=(None, None)), is_compared)
     return LayerDiff(*label, tuple(changes), *about)
 
 
-def _list_changes(old: LayerKind, new: LayerKind) -> Iterator[Change]:
-    """Yield changes other than frequency values."""
+def _list_values(old: LayerKind, new: LayerKind) -> Iterator[Change]:
+    """Yield what layers have before and after, other than frequencies."""
     for what in ("kind", "window", "both_sides"):
-        yield from _compare_values(what, getattr(old, what) or None, getattr(new, what) or None)
-    if old.rope is not None and new.rope is not None:
-        yield from _compare_ropes(old.rope, new.rope)
-    elif old.rope is not new.rope:
-        yield Change("RoPE", *(None if one.rope is None else one.about for one in (old, new)))
-
-
-def _compare_ropes(old: Rope, new: Rope) -> Iterator[Change]:
-    """Yield changes of parameters, if both Ropes are from configs, and of fields."""
-    before, after = old.source, new.source
-    are_read = bool(before.rope_parameters and after.rope_parameters)
-    for key in dict.fromkeys((*before.rope_parameters, *after.rope_parameters)) if are_read else ():
-        yield from _compare_values(key, before.rope_parameters.get(key), after.rope_parameters.get(key))
-    for name in _FIELDS:
-        values = [getattr(one, name) for one in (old, new)]
-        if name != "context":
-            yield from _compare_values(name, *values)
-        elif are_read or None not in values:  # frequencies alone do not determine it
-            yield from _compare_values("max_position_embeddings", *values)
-    for name in _OF_MODEL:
-        values = [getattr(one.model, name) for one in (before, after)]
-        if are_read or name == "turns_last":
-            yield from _compare_values(name, *values)
-
-
-def _compare_values(what: str, old: Any, new: Any) -> Iterator[Change]:
-    if old != new:
-        yield Change(what, old, new)
-
-
-def _find_lag(old: LayerKind, new: LayerKind, length: int, share: float) -> int | None:
-    """Return the first distance at which scores differ, within the attention windows of either model."""
+        yield Change(what, getattr(old, what) or None, getattr(new, what) or None)
     before, after = old.rope, new.rope
-    assert before is not None
-    assert after is not None
-    end = min(length, max([one.window or length for one in (old, new)]))
-    pairs = (after.qk_head_dim / 2, before.qk_head_dim / 2)
-    scales = (after.source.model.softmax_factor or 1.0, before.source.model.softmax_factor or 1.0)
-    found = first_difference(after, before, pairs, end, share, scales)
-    turned = [(one.pairing, one.source.model.turns_last) for one in (before, after)]
-    if turned[0] != turned[1] and end > 1:
+    if before is None or after is None:
+        yield Change("RoPE", *(None if one.rope is None else one.about for one in (old, new)))
+        return
+    values = [one.source.rope_parameters for one in (before, after)]
+    are_read = all(values)  # from configs; frequencies alone determine neither parameters nor a context
+    for key in dict.fromkeys(itertools.chain(*values)) if are_read else ():
+        yield Change(key, *(one.get(key) for one in values))
+    for name in _FIELDS:
+        both = [getattr(one, name) for one in (before, after)]
+        if name != "context" or are_read or None not in both:
+            yield Change("max_position_embeddings" if name == "context" else name, *both)
+    for name in _OF_MODEL if are_read else _OF_MODEL[:1]:
+        yield Change(name, *(getattr(one.source.model, name) for one in (before, after)))
+
+
+def _find_lag(kinds: list[LayerKind], length: int, share: float) -> int | None:
+    """Return the first distance at which scores differ, within the attention windows of either model."""
+    ropes: list[Any] = [kind.rope for kind in kinds]
+    end = min(length, max([kind.window or length for kind in kinds]))
+    after, before = ((one.qk_head_dim / 2, one.source.model.softmax_factor or 1.0) for one in ropes[::-1])
+    pairs, scales = zip(after, before, strict=True)
+    found = first_difference(ropes[1], ropes[0], pairs, end, share, scales)
+    if end > 1 and len({(one.pairing, one.source.model.turns_last) for one in ropes}) > 1:
         found = 1 if found is None else min(found, 1)
     return found
 
