@@ -31,6 +31,8 @@ def _find_layers(config: ConfigRope) -> tuple[int, ...] | None:
         formulas.require_key({name: True for name in raw}, key)
     if kind == "llama4_text" and model.name:  # whatever no_rope_layers says
         return tuple(i for i in range(count) if (i + 1) % 4)
+    if kind in ("llama4_text", "smollm3") and raw.get("no_rope_layers") == []:
+        raise RefusedError(f"stops with an error: no_rope_layers has 0 entries, not {count}")
     if kind == "exaone4":
         pattern = raw["sliding_window_pattern"]
         if not isinstance(pattern, str | None):
