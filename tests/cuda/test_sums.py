@@ -6,14 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 from emulator import COMPILER, NO_COMPILER, emulation
-from sum_problems import (
-    QUANTITIES,
-    exact_moments,
-    kernel_moments,
-    mean_cos,
-    plain_mean,
-    plain_moments,
-)
+from sum_problems import QUANTITIES, exact_moments, kernel_moments, mean_cos, plain_mean, plain_moments
 
 import rfrope
 from rfrope._backends.cuda import device

@@ -5,15 +5,7 @@ from conftest import library
 
 import rfrope
 from rfrope import Rope
-from rfrope.rotation import (
-    Provenance,
-    grid_positions,
-    mrope_positions,
-    relocate,
-    rerotate,
-    rotate_polar,
-    shift_matrix,
-)
+from rfrope.rotation import Provenance, grid_positions, mrope_positions, relocate, rerotate, rotate_polar, shift_matrix
 
 X, P, W = np.ones((3, 8)), np.arange(3), np.asarray([1.0, 0.5])
 KEYS, LADDER = np.ones((4, 16)), rfrope.geometric(8)
