@@ -20,10 +20,10 @@ Layout = tuple[tuple[int, ...], Any]  # shape, and strides in bytes
 Row = tuple[tuple[int, ...], Strides, int]  # leading axes of an operand, their strides, and the step between blocks
 # Fields of a plan before its table of axes
 (
-    BLOCKS, FEATURES, OUT_FEATURES, REST, POSITION_AXES, SOURCE, HAS_SHIFT, HAS_SCALE, INVERSE, FORM, CROSSED,
-    IN_PLACE, STREAMING, ROWS_INSIDE, TILE, TILES, GROUP, GROUPS, SHARED, OUTER_AXES, SHARED_AXES, A_AXIS, B_AXIS,
-    FILL, SHIFT_APART, BLOCK_STRIDES, ROW_AXIS,
-) = (*range(26), 26 + COLUMNS)  # fmt: skip
+    BLOCKS, FEATURES, REST, POSITION_AXES, SOURCE, HAS_SHIFT, HAS_SCALE, INVERSE, FORM, CROSSED, STREAMING, ROWS_INSIDE,
+    TILE, TILES, GROUP, GROUPS, SHARED, OUTER_AXES, SHARED_AXES, A_AXIS, B_AXIS, FILL, SHIFT_APART, BLOCK_STRIDES,
+    ROW_AXIS,
+) = (*range(24), 24 + COLUMNS)  # fmt: skip
 HEADER = ROW_AXIS + COLUMNS
 POSITIONS, PHASES, TABLE_64, TABLE_32 = range(4)
 

@@ -341,7 +341,7 @@ def softplus_of(x: Array, xp: ModuleType) -> Array:
     return xp.logaddexp(x, xp.zeros_like(x[..., :1])) if x.shape[-1] else x
 
 
-@dispatched(CPU.rotation, TORCH_ROTATION)
+@dispatched(TORCH_ROTATION)
 def shared_coefficients(
     x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType, softplus: bool = False
 ) -> tuple[Array, Array]:

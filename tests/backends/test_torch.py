@@ -10,11 +10,9 @@ import pytest
 from campaign import campaign
 from conftest import rows
 from places import backend
-from rotation_calls import DTYPES, PAIRINGS, laid, numpy_dtype, watched
 
 import rfrope
-from rfrope._core import blocks, dispatch
-from rfrope._core.blocks import MAGNITUDES
+from rfrope._core import dispatch
 from rfrope.rotation import rotate_polar, turning
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -246,46 +244,6 @@ def test_inductor_gives_the_same_bits(ci, monkeypatch, compiled):
         return rfrope.rotate(x, at, [1.0, 0.1, 0.01, 0.001])
 
     assert torch.equal(compiled(turned)(x, at), turned(x, at))
-
-
-# -- products of features ----------------------------------------------------------------------------------------------
-
-
-FORMS = [  # layouts of x and y, and whether x is under a softplus
-    *((pairings, False) for pairings in (("half", "half"), ("interleaved", "half"), ("half", "interleaved"))),
-    *(((MAGNITUDES, pairing), softplus) for pairing in PAIRINGS for softplus in (False, True)),
-    *(((pairing, MAGNITUDES), False) for pairing in PAIRINGS),
-]
-SUMS = [(5, 10), (1, 10), (10,), (3, 1, 10), (3, 5, 10), (1, 1, 10), (1, 5, 10), (2, 3, 5, 10)]
-
-
-@pytest.mark.parametrize(("layouts", "softplus"), FORMS, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("memory", ["dense", "stepped", "transposed", "broadcast"])
-def test_sums_of_products_by_loop_and_by_the_generic_function(layouts, softplus, dtype, memory, rng):
-    backend("cpu", "rotation")
-    shapes = [(2, 3, 5, 10 if layout == MAGNITUDES else 20) for layout in layouts]
-    x, y = (laid(rng.standard_normal(shape).astype(numpy_dtype(dtype)), memory) for shape in shapes)
-    x = x[0, :1] if memory == "broadcast" else x
-    bound = 1e-12 if not softplus or dtype == "float64" else 1e-5
-    for shape in SUMS:
-        with watched() as ran:
-            found = blocks.shared_coefficients(x, y, shape, *layouts, np, softplus)
-        assert ran == ["shared_coefficients"]
-        wide = x.astype(np.float64), y.astype(np.float64)
-        expected = blocks.shared_coefficients.generic(*wide, shape, *layouts, np, softplus)
-        for one, other in zip(found, expected, strict=True):
-            assert (one.shape, one.dtype) == (shape, np.float64)
-            np.testing.assert_allclose(one, other, rtol=0, atol=bound)
-
-
-def test_sums_of_products_do_not_depend_on_threads():
-    x = np.random.default_rng(2).standard_normal((4, 2048, 256)).astype(np.float32)  # enough for two threads
-    with rfrope.threads(1):
-        one = blocks.shared_coefficients(x, x[::-1], (2048, 128), "half", "half", np)
-    with rfrope.threads(3):
-        three = blocks.shared_coefficients(x, x[::-1], (2048, 128), "half", "half", np)
-    assert np.array_equal(one, three)
 
 
 @pytest.mark.parametrize("positions", [2**63, np.array([2**63, 1, 2], np.uint64)])

@@ -215,7 +215,7 @@ def test_any_memory_by_the_loop_is_the_generic_result(dtype, layout, form, block
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("softplus", [False, True])
 def test_large_results_are_the_small_ones_bit_for_bit(dtype, pairing, softplus, monkeypatch, rng):
-    """Past the caches in either way, aligned or not, on one thread or three, and there and back."""
+    """Past the caches or through them, aligned or not, on one thread or three, and there and back."""
     leaf = pytest.importorskip("rfrope._backends.cpu.rotation", exc_type=ImportError)
     plans = pytest.importorskip("rfrope._backends.cpu.plans", exc_type=ImportError)
     kind = numpy_dtype(dtype)
@@ -223,8 +223,8 @@ def test_large_results_are_the_small_ones_bit_for_bit(dtype, pairing, softplus, 
     p, w, options = np.arange(m.shape[1]), rfrope.geometric(64), {"pairing": pairing, "softplus": softplus}
     small = [[rotate_polar(rows, p[i : i + 500], w, **options) for rows in m[:, i : i + 500]] for i in (0, 500)]
     memory = np.zeros(2 * m.size + 8, kind)
-    for in_pieces, count, start in itertools.product((True, False), (1, 3), (0, 1)):
-        monkeypatch.setattr(leaf, "PREFERS_PIECES", in_pieces)
+    for streams, count, start in itertools.product((True, False), (1, 3), (0, 1)):
+        monkeypatch.setattr(leaf, "_STREAMS", streams)
         out = memory[start : start + 2 * m.size].reshape(*m.shape[:-1], 128)
         with rfrope.threads(count):
             rotate_polar(m, p, w, out=out, **options)
@@ -302,7 +302,8 @@ def test_both_gradients_in_one_pass_are_those_of_their_parts(dtype, layout, pair
     assert all(map(torch.equal, found, apart))
     unit = EPSILON[dtype]
     for one, other, tolerance in zip(found, parts, (3 * unit, 0, 0), strict=True):
-        torch.testing.assert_close(one.double(), other.detach().double(), rtol=tolerance + 1e-6 * softplus, atol=1e-12)
+        bounds = {"rtol": tolerance + 1e-6 * softplus, "atol": 1e-12 + 1e-6 * softplus}
+        torch.testing.assert_close(one.double(), other.detach().double(), **bounds)
 
 
 def test_features_and_gradients_do_not_depend_on_threads(rng, torch):
@@ -423,19 +424,6 @@ def test_a_single_negative_number_is_found_anywhere(dtype, layout):
                 assert blocks.has_negative(x, np) is found
             assert ran == ["has_negative"]
             assert blocks.has_negative.generic(x, np) is found
-
-
-def test_signs_are_seen_by_every_thread(monkeypatch):
-    leaf = pytest.importorskip("rfrope._backends.cpu.rotation", exc_type=ImportError)
-    monkeypatch.setattr(leaf, "_SEEN_AT_ONCE", 1)
-    for place in ((0, 0), (2**15 + 3, 63), (-1, -1)):
-        m = np.zeros((2**16 + 1, 64), np.float32)
-        m[place] = -1.0
-        for count in (1, 3):
-            with rfrope.threads(count):
-                assert blocks.has_negative(m, np)
-                assert blocks.has_negative(m[:, ::2], np) is (place[1] == 0)
-                assert not blocks.has_negative(abs(m), np)
 
 
 def test_signs_that_torch_has_not_applied_yet(torch):

@@ -1,17 +1,14 @@
-"""The circle: cos and sin by polynomials, in loops that are vectorised as they stand, and by sums of angles."""
+"""The circle: cos and sin by polynomials, in loops that are vectorised as they stand."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from rfrope._backends.cpu.compiling import inlined
-from rfrope._backends.cpu.elements import I64, Element, fused, offset, pointer, vector
 
 # 1/(2 pi) as the sum of two floats
 TURN_1, TURN_2 = 0.15915494309189535, -9.839338337591243e-18
@@ -64,24 +61,16 @@ def polynomial(typing, x, coefficients):  # type: ignore[no-untyped-def]
     return types.float64(types.float64, coefficients), generate
 
 
-@intrinsic
-def bits_of(typing, value):  # type: ignore[no-untyped-def]
+@inlined
+def bits_of(value):  # type: ignore[no-untyped-def]
     """Return the bits of a float."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], context.get_value_type(types.uint64))
-
-    return types.uint64(types.float64), generate
+    return np.float64(value).view(np.uint64)
 
 
-@intrinsic
-def float_of(typing, bits):  # type: ignore[no-untyped-def]
+@inlined
+def float_of(bits):  # type: ignore[no-untyped-def]
     """Return the float of some bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], context.get_value_type(types.float64))
-
-    return types.float64(types.uint64), generate
+    return np.uint64(bits).view(np.float64)
 
 
 @inlined
@@ -113,42 +102,3 @@ def cos_sin_narrow(high, low):  # type: ignore[no-untyped-def]
     rest -= np.rint(rest)
     square = rest * rest
     return polynomial(square, NARROW_COS), polynomial(square, NARROW_SIN) * rest
-
-
-@intrinsic
-def turn_tables(typing, places, shifts, apart, place_step, shift_step, rows, blocks, cos, sin):  # type: ignore[no-untyped-def]
-    """Write rows of cos and sin of sums of two angles, from those of each: by addresses of cos, with sin `apart` bytes.
-
-    Steps are in bytes from row to row of what is read, which is float64; what is written has rows that follow.
-    """
-    signature = types.void(*(types.int64,) * 7, cos, sin)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        places, shifts, apart, *steps, rows, blocks, cos, sin = arguments
-        element, zero = Element(types.float64), ir.Constant(I64, 0)
-        size = 4 if signature.args[-1].dtype == types.float32 else 8
-        cos, sin = (builder.ptrtoint(target, I64) for target in (cos, sin))
-        stop = builder.and_(blocks, ir.Constant(I64, -element.lanes))
-        with cgutils.for_range(builder, rows, intp=I64) as row:
-            first = [
-                builder.add(base, builder.mul(row.index, s)) for base, s in zip((places, shifts), steps, strict=True)
-            ]
-            start = builder.mul(row.index, blocks)
-            for lanes, begin, end in ((element.lanes, zero, stop), (1, stop, blocks)):
-                kind = vector(element.wide, lanes)
-                with cgutils.for_range_slice(builder, begin, end, ir.Constant(I64, lanes), I64) as (index, _):
-                    bases = [base for one in first for base in (one, builder.add(one, apart))]
-                    read = [builder.load(pointer(builder, offset(builder, b, index, 8), kind), align=8) for b in bases]
-                    place_cos, place_sin, shift_cos, shift_sin = read
-                    minus = builder.fneg(builder.fmul(place_sin, shift_sin))
-                    sums = (
-                        fused(builder, element, lanes, place_cos, shift_cos, minus),
-                        fused(builder, element, lanes, place_sin, shift_cos, builder.fmul(place_cos, shift_sin)),
-                    )
-                    for base, value in zip((cos, sin), sums, strict=True):
-                        value = builder.fptrunc(value, vector(ir.FloatType(), lanes)) if size == 4 else value
-                        at = offset(builder, base, builder.add(start, index), size)
-                        builder.store(value, pointer(builder, at, value.type), align=size)
-        return context.get_dummy_value()
-
-    return signature, generate

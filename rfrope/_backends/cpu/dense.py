@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._backends import layout
-from rfrope._backends.cpu import coefficient_loops as coefficients
 from rfrope._backends.cpu import rotation_loops as loops
-from rfrope._backends.cpu.compiling import compiled
 from rfrope._backends.cpu.elements import DTYPES
 from rfrope._backends.cpu.plans import RotationPlan, plan_of
 from rfrope._backends.layout import Layout
@@ -27,7 +25,8 @@ _FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}
 _PLACES = frozenset(map(np.dtype, "bBhHiIlLqQfd"))  # positions of float16 may want a warning
 _DOUBLE, _SINGLE, _UNSIGNED, _MOST = np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.uint64), 2**63 - 1
 _WHOLE = np.dtype(np.int64)
-_MOST_WHOLE = 2**53
+_NEAR = 2**52  # positions no further apart differ by at most 2**53, beside what float64 rounds of them
+_INTEGERS = {size: np.dtype(f"i{size}") for size in (2, 4, 8)}
 
 
 class Numbers(NamedTuple):
@@ -238,41 +237,24 @@ def _turn(plan: RotationPlan, x: Any, y: Any, a: Any, after: tuple[Any, ...], is
             at = [x.data_ptr(), y.data_ptr()]
         except RuntimeError:  # without memory, as gradients that torch takes for a batch of them
             return False
-        if signed:
-            values = TORCH.view(x).reshape(-1)
-            if coefficients.has_negative(values if plan.size != 2 else values.view(np.int16), plan.like):
-                return False
-    elif is_dense:
-        if plan.size == 2:
-            x, y = x.view(np.int16), y.view(np.int16)
-        if signed and coefficients.has_negative(x.reshape(-1), plan.like):
-            return False
-        if type(a) is np.ndarray:
-            return loops.turn_dense(*plan.dense, x, y, a, *after)
-        at = [loops.address(x.reshape(-1)), loops.address(y.reshape(-1))]
-    else:
+    if signed and has_sign(array.view_as_numpy(x)):
+        return False
+    if type(x) is np.ndarray and is_dense and type(a) is np.ndarray:
+        views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
+        return loops.turn_dense(*plan.dense, *views, a, *after)
+    if type(x) is np.ndarray:
         at = [x.ctypes.data, y.ctypes.data]
     if type(a) is np.ndarray:
         return loops.turn_dense_at(*plan.dense, *at, a, *after[1:])
     return loops.turn_by_numbers(*plan.dense, *at, a.address, *after[1:-1])
 
 
+def has_sign(values: np.ndarray) -> bool:
+    """Return whether the sign bit of any number is set, as also in -0.0 and in some NaN."""
+    return bool(values.view(_INTEGERS[values.itemsize]).min(initial=0) < 0)
+
+
 # -- differences of whole positions ------------------------------------------------------------------------------------
-
-
-@compiled
-def _subtract(new, old, moved):  # type: ignore[no-untyped-def]
-    """Fill `moved`; the answer is False where a difference is beyond 2**53, or beyond its type, in which it wraps."""
-    fine = True
-    for i in range(new.size):
-        difference = new.flat[i] - old.flat[i]
-        moved.flat[i] = difference
-        fine = (
-            fine
-            and abs(difference) <= _MOST_WHOLE
-            and abs(float(new.flat[i]) - float(old.flat[i])) <= 2.0 * _MOST_WHOLE
-        )
-    return fine
 
 
 def subtract_positions(k: Any, new: Any, old: Any) -> Any:
@@ -283,17 +265,12 @@ def subtract_positions(k: Any, new: Any, old: Any) -> Any:
     if type(k) is not np.ndarray:
         new, old = view_in_numpy(new), view_in_numpy(old)
     if type(new) is type(old) is int:
-        return new - old if abs(new - old) <= _MOST_WHOLE else None
+        return new - old if abs(new - old) <= _NEAR else None
     new, old = np.array(new) if type(new) is int else new, np.array(old) if type(old) is int else old
     if not type(new) is type(old) is np.ndarray or not (new.dtype is _WHOLE and old.dtype is _WHOLE):
         return None
-    if new.shape == old.shape:
-        moved = np.empty(new.shape, _WHOLE)
-        return moved if _subtract(new, old, moved) else None
     try:
-        if np.max(np.abs(np.subtract(new, old, dtype=np.float64))) > 2.0 * _MOST_WHOLE:
-            return None
+        is_near = np.max(np.abs(np.subtract(new, old, dtype=np.float64))) <= _NEAR
     except ValueError:  # they do not broadcast, or there are none
         return None
-    moved = new - old
-    return moved if np.max(np.abs(moved)) <= _MOST_WHOLE else None
+    return new - old if is_near else None

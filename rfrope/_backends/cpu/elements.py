@@ -176,54 +176,56 @@ def store(builder: Any, element: Element, value: Any, address: Any, streaming: b
             done.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
 
 
-def features_of(builder: Any, element: Element, base: Any, index: Any, lanes: int, blocks: Any, layout: str) -> Any:
-    """First features of some blocks that lie side by side, and second ones where there are any, as they are stored."""
+def load_features(
+    builder: Any, element: Element, base: Any, index: Any, lanes: int, blocks: Any, layout: str, step: Any = None
+) -> list[Any]:
+    """First features of some blocks, and second ones where there are any, as they are stored.
+
+    Features lie side by side; where there is a step, one block has any step between features.
+    """
 
     def load(place: Any, count: int) -> Any:
         return builder.load(pointer(builder, place, vector(element.stored, count)), align=1)
 
-    if layout == "interleaved":
+    if layout == "interleaved" and step is None:
         both = load(offset(builder, base, index, 2 * element.size), 2 * lanes)
         return [pick(builder, both, both, range(i, 2 * lanes, 2)) for i in (0, 1)]
-    places = _halves(builder, element, base, index, blocks, layout)
-    return [load(place, lanes) for place in places]
+    return [load(place, lanes) for place in _places(builder, element, base, index, blocks, layout, step)]
 
 
 def store_features(
-    builder: Any, element: Element, values: Any, base: Any, index: Any, blocks: Any, layout: str, streaming: bool
+    builder: Any,
+    element: Element,
+    values: Any,
+    base: Any,
+    index: Any,
+    blocks: Any,
+    layout: str,
+    streaming: bool = False,
+    step: Any = None,
 ) -> None:
-    """Store first and second features of some blocks, or first ones alone, side by side."""
-    if layout == "interleaved":
+    """Store first and second features of some blocks, or first ones alone, as `load_features` loads them."""
+    if layout == "interleaved" and step is None:
         lanes = values[0].type.count
         both = pick(builder, values[0], values[1], [i // 2 + (i % 2) * lanes for i in range(2 * lanes)])
         store(builder, element, both, offset(builder, base, index, 2 * element.size), streaming)
         return
-    for value, place in zip(values, _halves(builder, element, base, index, blocks, layout), strict=True):
+    places = _places(builder, element, base, index, blocks, layout, step)
+    for value, place in zip(values, places, strict=True):
         store(builder, element, value, place, streaming)
 
 
-def _halves(builder: Any, element: Element, base: Any, index: Any, blocks: Any, layout: str) -> list[Any]:
-    """Addresses of the first feature of a block, and of the second where there is one, behind all first ones."""
-    place = offset(builder, base, index, element.size)
-    if layout == MAGNITUDES:
-        return [place]
-    return [place, builder.add(place, builder.mul(blocks, ir.Constant(I64, element.size)))]
-
-
-def places_of(builder: Any, base: Any, index: Any, step: Any, blocks: Any, layout: str) -> list[Any]:
-    """Addresses of the features of one block, with any step between features."""
+def _places(
+    builder: Any, element: Element, base: Any, index: Any, blocks: Any, layout: str, step: Any | None
+) -> list[Any]:
+    """Addresses of the first feature of a block, and of the second where there is one."""
     if layout == "interleaved":
         first = builder.mul(index, ir.Constant(I64, 2))
         indices = [first, builder.add(first, ir.Constant(I64, 1))]
     else:
         indices = [index] if layout == MAGNITUDES else [index, builder.add(index, blocks)]
+    step = ir.Constant(I64, element.size) if step is None else step
     return [builder.add(base, builder.mul(i, step)) for i in indices]
-
-
-def load_one(builder: Any, element: Element, base: Any, index: Any, step: Any, blocks: Any, layout: str) -> list[Any]:
-    """Features of one block, with any step between features, as they are stored."""
-    places = places_of(builder, base, index, step, blocks, layout)
-    return [builder.load(pointer(builder, place, vector(element.stored, 1)), align=1) for place in places]
 
 
 # -- softplus ----------------------------------------------------------------------------------------------------------

@@ -192,21 +192,6 @@ def _any_large(omega, limit, n):  # type: ignore[no-untyped-def]
     return small < n * omega.shape[0]
 
 
-@inlined
-def _cos_sin_lanes(p, w, cos, sin, n):  # type: ignore[no-untyped-def]
-    for lane in range(n):
-        cos[lane], sin[lane] = _cos_sin(p * w[lane])
-
-
-@inlined
-def _correct_large(p, w, cos, sin, n):  # type: ignore[no-untyped-def]
-    """Cosines and sines of phases that are too large for `_cos_sin`, by the C library."""
-    for lane in range(n):
-        u = p * w[lane]
-        if abs(u) > LARGEST_REDUCED:
-            cos[lane], sin[lane] = math.cos(u), math.sin(u)
-
-
 @called
 def _add_block(  # type: ignore[no-untyped-def]
     omega, delta, start, stop, limit, a, b, first, pair, block, u, cos, sin, scores, n
@@ -235,9 +220,13 @@ def _add_block(  # type: ignore[no-untyped-def]
                 c, s = _cos_sin(p * w[lane])
                 mine[lane] = fma(x, c, fma(y, s, mine[lane]))
             continue
-        _cos_sin_lanes(p, w, cos, sin, n)
-        if large:
-            _correct_large(p, w, cos, sin, n)
+        for lane in range(n):
+            cos[lane], sin[lane] = _cos_sin(p * w[lane])
+        if large:  # phases that are too large for this
+            for lane in range(n):
+                v = p * w[lane]
+                if abs(v) > LARGEST_REDUCED:
+                    cos[lane], sin[lane] = math.cos(v), math.sin(v)
         for row in range(first[lag], first[lag + 1]):
             x, y = a[pair[row], block], b[pair[row], block]
             mine = scores[row - base]
@@ -339,14 +328,9 @@ def add_trials(  # type: ignore[no-untyped-def]
         most = max(most, first[tiles[tile + 1]] - first[tiles[tile]])
     keep = n_tiles > 1
     uniform, omega = np.empty((2, lanes)), np.empty((blocks + 1 if keep else 2, axes, lanes))
-    radius, u, cos, sin, inside = (
-        np.empty((2, lanes)),
-        np.empty(lanes),
-        np.empty(lanes),
-        np.empty(lanes),
-        np.empty(lanes),
-    )
-    piece, scores = np.empty(lanes, np.uint64), np.empty((most, lanes))
+    radius, u, cos = np.empty((2, lanes)), np.empty(lanes), np.empty(lanes)
+    sin, inside, piece = np.empty(lanes), np.empty(lanes), np.empty(lanes, np.uint64)
+    scores = np.empty((most, lanes))
     for begin in range(0, length, lanes):
         n = min(lanes, length - begin)
         if not keep:
@@ -375,10 +359,7 @@ def add_trials(  # type: ignore[no-untyped-def]
             if not keep:
                 for side in range(min(2, blocks - 2 * two)):
                     block = 2 * two + side
-                    lag, stop = (
-                        tiles[0],
-                        tiles[n_tiles],
-                    )  # not 0, for which, being a constant, the loop is compiled again
+                    lag, stop = tiles[0], tiles[n_tiles]  # not 0: for a constant the loop would be compiled again
                     _add_block(omega[side], delta, lag, stop, limit, a, b, first, pair, block, u, cos, sin, scores, n)
         for tile in range(n_tiles):
             lag, stop = tiles[tile], tiles[tile + 1]

@@ -23,10 +23,6 @@ THREAD_ELEMENTS = 2**20  # features that are worth a thread, which takes 0.1 ms 
 _ITEM_ELEMENTS = 2**18  # features in one item of work
 _LARGEST_GROUP = 2**12
 _STREAMED_BYTES = 2**23  # outputs of this size go past the caches, which they would only flush
-_GATHERED_BYTES = 2**12  # rows that follow each other and leave together, in whole lines
-
-# The variants of a plan: into other memory, in place, and past the caches in pieces of 16 bytes or in whole lines
-NEW, IN_PLACE, STREAM_16, STREAM_64 = range(4)
 
 
 class RotationPlan(NamedTuple):
@@ -41,7 +37,7 @@ class RotationPlan(NamedTuple):
     size : int
         Bytes of a feature.
     dense : tuple of int
-        Addresses of `rotation_loops.turn` for such elements, and of the variants `NEW` and `IN_PLACE`; and `items`.
+        Addresses of `rotation_loops.turn` for such elements and of the first table; and `items`.
     elements, items : int
         Features of the result, and items of work, which threads may share.
     is_small : bool
@@ -49,27 +45,21 @@ class RotationPlan(NamedTuple):
     is_fit : bool
         Whether it is what `rotate` or `rotate_polar` may ask for: D blocks that fit, and phases that leave the leading
         axes of features as they are.
-    same_strides : bool
-        Whether features and result are laid out alike, as in-place work needs.
-    streamed : int
-        How a large result goes past the caches: `STREAM_16` where it fits, else `STREAM_64`; `NEW` for others.
-    addresses : tuple of int
-        Where the loops read the variants of `tables`.
+    may_stream : bool
+        Whether a large result elsewhere may go past the caches, in pieces of 16 bytes.
     tables : numpy.ndarray, int64
-        Their memory.
+        What the loops follow: through the caches, and past them.
     """
 
     shape: tuple[int, ...]
     like: Any
     size: int
-    dense: tuple[int, int, int, int]
+    dense: tuple[int, int, int]
     elements: int
     items: int
     is_small: bool
     is_fit: bool
-    same_strides: bool
-    streamed: int
-    addresses: tuple[int, ...]
+    may_stream: bool
     tables: np.ndarray
 
 
@@ -123,32 +113,27 @@ def plan_of(
     y = layout.dense(shape, size) if y is None else y
     elements = math.prod(shape)
     is_large = y[-1] == size and elements * size >= _STREAMED_BYTES
-    in_pieces = blocks * size % 16 == 0 and not any([step % 16 for step in y[:-1]])
-    tables, items = np.zeros((4, 1), np.int64), 0
+    in_pieces = not any([step % 16 for step in (blocks * size, rest * size, *y[:-1])])
+    tables, items = np.zeros((2, 1), np.int64), 0
     if elements:
         columns = [*[row[:2] for row in operands.rows], ((), ())]
         axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[:-1], columns)
         table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]), _is_apart(size, c, e))
         _add_options(table, operands, (c, e), size == 2, form, inverse)
         table[layout.CROSSED], table[layout.REST] = pairing != out_pairing, rest
-        tables = np.stack([table] * 4)
-        tables[IN_PLACE, layout.IN_PLACE] = 1
-        tables[STREAM_16, layout.STREAMING] = 1
-        tables[STREAM_64, layout.STREAMING] = max(_GATHERED_BYTES, shape[-1] * size)
+        tables = np.stack([table] * 2)
+        tables[1, layout.STREAMING] = 1
     tables.flags.writeable = False
-    start, row = tables.ctypes.data, tables.strides[0]
     return RotationPlan(
         shape,
         like,
         size,
-        (loops.loop_of(like.dtype.char), start + row * NEW, start + row * IN_PLACE, items),
+        (loops.loop_of(like.dtype.char), tables.ctypes.data, items),
         elements,
         items,
         elements < 2 * THREAD_ELEMENTS and elements * size < _STREAMED_BYTES,
         leading == x[0][:-1] and (rest == 0 if is_polar else rest >= 0 and shape[-1] % 2 == 0),
-        x == (shape, y),
-        (STREAM_16 if in_pieces else STREAM_64) if is_large else NEW,
-        (start, start + row, start + 2 * row, start + 3 * row),
+        is_large and in_pieces,
         tables,
     )
 
@@ -233,7 +218,7 @@ def _table(
     table = np.zeros(layout.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
     table[layout.BLOCKS], table[layout.SOURCE] = blocks, kind
     table[layout.SHIFT_APART] = math.prod([axis[0] for axis in outer]) if is_apart else 0
-    table[layout.FEATURES], table[layout.OUT_FEATURES] = features
+    table[layout.FEATURES] = features[0]
     table[layout.POSITION_AXES], (table[layout.A_AXIS], table[layout.B_AXIS]) = operands.axes, operands.axis_steps
     table[layout.ROWS_INSIDE] = not any([layout.reach(rows) > layout.reach(axis) for axis in shared])
     table[layout.TILE], table[layout.TILES], table[layout.GROUP], table[layout.GROUPS] = tile, tiles, group, groups

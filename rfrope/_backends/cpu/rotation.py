@@ -6,7 +6,6 @@ The functions named as the generic ones take what the gate has read; `dense` has
 from __future__ import annotations
 
 import ctypes
-import math
 import mmap
 from collections.abc import Callable
 from functools import cache, partial
@@ -19,32 +18,19 @@ from llvmlite.binding import get_host_cpu_name
 from rfrope._backends import layout
 from rfrope._backends.cpu import coefficient_loops as coefficients
 from rfrope._backends.cpu import rotation_loops as loops
-from rfrope._backends.cpu.elements import like_of
-from rfrope._backends.cpu.plans import (
-    IN_PLACE,
-    NEW,
-    STREAM_16,
-    STREAM_64,
-    TABLE_BYTES,
-    THREAD_ELEMENTS,
-    RotationPlan,
-    gradient_table,
-    plan_of,
-)
-from rfrope._core import array, parallel
+from rfrope._backends.cpu.dense import has_sign
+from rfrope._backends.cpu.plans import THREAD_ELEMENTS, gradient_table, plan_of
+from rfrope._core import array, blocks, parallel
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.overlap import Overlap, overlap_of
 
 _UNINTERRUPTED = 2**23  # features of one call of a loop at most: an interrupt waits for its end
-_ROWS_AT_ONCE = 2**8  # rows in which signs are looked at together
-_SEEN_AT_ONCE = 3  # numbers that are looked at in the time in which one is turned, for which alone threads are started
 _LARGE = 2**23  # bytes of a result from which on it asks for large pages; NumPy's limit is 4 MB
 _ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux alone
-# past the caches in pieces rather than in lines: a fifth faster on AMD's Zen 5, a third slower on Intel's Cascade Lake
-PREFERS_PIECES = get_host_cpu_name().startswith("znver")
+# stores past the caches: 1.2 to 2 times as fast on AMD's Zen 5, a third slower on Intel's Cascade Lake
+_STREAMS = get_host_cpu_name().startswith("znver")
 
 
 def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> Array:
@@ -114,7 +100,8 @@ def _turned(
     x_address, y_address = source.ctypes.data, array.view_as_numpy(out).ctypes.data
     addresses = [0 if value is None else value.ctypes.data for value in operands]
     factor = turn.scale if isinstance(turn.scale, float) else 1.0
-    table = plan.addresses[_choose_variant(plan, x_address, y_address)]
+    streams = _STREAMS and plan.may_stream and y_address % 16 == 0 and y_address != x_address
+    table = plan.tables[int(streams)].ctypes.data
     run = partial(loops.turn, table, x_address, y_address, *addresses, factor, plan.like)
     _run_threaded(run, plan.items, plan.elements)
     array.library(out).mark_modified(out)
@@ -141,15 +128,6 @@ def _request_large_pages(made: Array, xp: ModuleType) -> Array:
         start = memory.ctypes.data + -memory.ctypes.data % mmap.PAGESIZE
         _find_madvise()(start, memory.ctypes.data + memory.nbytes - start, _ADVICE)
     return made
-
-
-def _choose_variant(plan: RotationPlan, x: int, y: int) -> int:
-    """Return the variant of a plan for features and a result at two addresses."""
-    if x == y and plan.same_strides:
-        return IN_PLACE
-    if y % plan.size:  # no line begins with a feature
-        return NEW
-    return STREAM_64 if plan.streamed == STREAM_16 and (y % 16 or not PREFERS_PIECES) else plan.streamed
 
 
 def _run_threaded(loop: Callable[[int, int], Any], items: int, elements: int) -> None:
@@ -227,50 +205,5 @@ def _turn_gradients(
 
 
 def has_negative(x: Array, xp: ModuleType) -> bool:
-    """Look at all numbers as the generic function does, in one pass of several threads."""
-    like, _ = like_of(array.dtype_name(x), "half", "half")
-    values, found = array.view_as_numpy(x), [0]
-    leading = [axis for axis in zip(values.shape[:-1], *[values.strides[:-1]] * 2, strict=True) if axis[0] != 1]
-    rows, row = [axis[:2] for axis in layout.merged(leading)], (values.shape[-1], values.strides[-1])
-    if rows and rows[-1][1] == row[0] * row[1]:  # they follow each other: several are looked at as one
-        length, step = rows.pop()
-        several = math.gcd(length, _ROWS_AT_ONCE)
-        rows.append((length // several, several * step))
-        row = (several * row[0], row[1])
-    axes = np.asarray([*rows, row], np.int64)
-
-    def look(first: int, last: int) -> None:
-        found.append(coefficients.find_negative(axes, values.ctypes.data, like, first, last))
-
-    n_rows = math.prod(axis[0] for axis in rows) if values.size else 0
-    _run_threaded(look, n_rows, values.size // _SEEN_AT_ONCE)
-    return any(found)
-
-
-# -- what gradients need -----------------------------------------------------------------------------------------------
-
-
-def shared_coefficients(
-    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType, softplus: bool = False
-) -> tuple[Array, Array]:
-    """Sum as the generic function does: one pass over x and y, by tiles of rows whose sums stay in the second cache."""
-    like, form = like_of(array.dtype_name(x), pairing, y_pairing, softplus)
-    views, sums = [array.view_as_numpy(v) for v in (x, y)], [np.zeros(shape) for _ in range(2)]
-    leading = broadcast(*(v.shape[:-1] for v in (*views, sums[0])))
-    blocks, n_items = shape[-1], 0
-    if blocks and math.prod(leading):
-        steps = [layout.broadcast_strides(v.shape[:-1], v.strides[:-1], leading) for v in (*views, sums[0])]
-        axes = [axis for axis in zip(leading, *steps, strict=True) if axis[0] != 1]
-        outer = layout.merged([axis for axis in axes if axis[coefficients.SUMS]])
-        shared = layout.merged([axis for axis in axes if not axis[coefficients.SUMS]])
-        rows = min(outer, key=layout.reach, default=(1, 0, 0, 0))
-        outer = [axis for axis in outer if axis is not rows]
-        tile = min(rows[0], max(1, TABLE_BYTES // (16 * blocks)))
-        tiles, n_items = -(-rows[0] // tile), math.prod(axis[0] for axis in outer) * -(-rows[0] // tile)
-        n_shared = math.prod(axis[0] for axis in shared)
-        header = [blocks, form, *(v.strides[-1] for v in views), tile, tiles, len(outer), len(shared), n_shared]
-        plan = np.asarray([*header, *(value for axis in (rows, *outer, *shared) for value in axis)], np.int64)
-        addresses = [v.ctypes.data for v in (plan, *views, *sums)]
-        loop = partial(coefficients.products, *addresses, like)
-        _run_threaded(loop, n_items, math.prod(leading) * 2 * blocks)
-    return tuple(array.from_host(v, xp, device=array.device(x)) for v in sums)
+    """Look at all numbers as the generic function does, after a look at their signs alone."""
+    return has_sign(array.view_as_numpy(x)) and bool(blocks.has_negative.generic(x, xp))

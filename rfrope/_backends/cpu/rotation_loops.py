@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numba import carray, njit, typeof
 
+from rfrope._backends import layout
 from rfrope._backends.cpu.compiling import address_of, called, compiled, widest
 from rfrope._backends.cpu.phase_loops import forget, scratch_of, turns_of
 from rfrope._backends.cpu.rotation_rows import (
     call_fill,
     call_turn,
-    carry,
     copy,
     fence,
     integers,
@@ -27,41 +27,6 @@ from rfrope._backends.cpu.rotation_rows import (
     turn_row,
     turn_types,
     wide,
-)
-from rfrope._backends.layout import (
-    B_AXIS,
-    BLOCK_STRIDES,
-    BLOCKS,
-    COLUMNS,
-    CROSSED,
-    FEATURES,
-    FILL,
-    FORM,
-    GROUP,
-    GROUPS,
-    HEADER,
-    IN_PLACE,
-    INVERSE,
-    OUT_FEATURES,
-    OUTER_AXES,
-    POSITION_AXES,
-    POSITIONS,
-    REST,
-    ROW_AXIS,
-    ROWS_INSIDE,
-    SHARED,
-    SHARED_AXES,
-    SHIFT_APART,
-    SOURCE,
-    STREAMING,
-    TILE,
-    TILES,
-    A,
-    B,
-    C,
-    E,
-    X,
-    Y,
 )
 
 _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are asked for; half of it was slower
@@ -80,59 +45,27 @@ def loop_of(like: Any) -> int:
 def find_offsets(header, first_axis, n_axes, index, found):  # type: ignore[no-untyped-def]
     """Add to `found` the bytes from the start of each operand to the row of that index, over some axes of the plan."""
     for axis in range(first_axis + n_axes - 1, first_axis - 1, -1):
-        start = HEADER + COLUMNS * axis
+        start = layout.HEADER + layout.COLUMNS * axis
         whole = index // header[start]
         along = index - whole * header[start]
-        for operand in range(COLUMNS):
+        for operand in range(layout.COLUMNS):
             found[operand] += along * header[start + operand]
         index = whole
 
 
-@called
-def _leave(target, source, count, last, like):  # type: ignore[no-untyped-def]
-    """Store bytes past the caches, which lie alike relative to lines of 64 bytes: whole lines, and the rest if `last`.
-
-    Returns how many bytes have left.
-    """
-    size = sizes(like)[0]
-    head = min(-target & 63, count)
-    lines = (count - head) >> 6
-    done = head + (lines << 6)
-    if (target | head) & 15 == 0:
-        stream(target, source, head >> 4, 16)
-    else:
-        copy(target, source, size, size, head // size, like)
-    if head % size == 0:
-        stream(target + head, source + head, lines, 64)
-    else:  # features lie across lines
-        copy(target, source, size, size, done // size, like)
-    if last != 0:
-        rest = (count - done) & -16
-        stream(target + done, source + done, rest >> 4, 16)
-        done += rest
-        copy(target + done, source + done, size, size, (count - done) // size, like)
-    return done
-
-
 @njit(inline="always")
 def _turn_rows(header, x, y, cos, sin, outer, inner, then, buffer, like):  # type: ignore[no-untyped-def]
-    """Turn rows on two nested axes, given as offsets in x, y and the table, and pass their other features through.
-
-    Large results may be `STREAMING` past the caches: in pieces of 16 bytes if it is 1. If it is more, rows that follow
-    each other are gathered in so many bytes of the fastest cache, from where whole lines leave at once.
-    """
+    """Turn rows on two nested axes, given as offsets in x, y and the table, and pass their other features through."""
     # read once: for all the compiler knows, a row could lie over the header
-    size, blocks, features, written = sizes(like)[0], header[BLOCKS], header[FEATURES], header[OUT_FEATURES]
-    x_step, y_step, most = header[BLOCK_STRIDES + X], header[BLOCK_STRIDES + Y], header[STREAMING]
-    repeated = x_step == 0  # one feature all along a row, as in the gradient of a sum: written out, it turns as others
-    code_path = 3 * header[FORM] + (1 + (most == 1) if (x_step == size or repeated) and y_step == size else 0)
-    moving = header[IN_PLACE] != 0 and header[CROSSED] != 0  # features change places: read all before writing
-    rest = 0 if header[IN_PLACE] != 0 else header[REST]
+    size, blocks, features = sizes(like)[0], header[layout.BLOCKS], header[layout.FEATURES]
+    x_step, y_step = header[layout.BLOCK_STRIDES + layout.X], header[layout.BLOCK_STRIDES + layout.Y]
+    streaming, is_in_place = header[layout.STREAMING] != 0, x == y
+    code_path = 3 * header[layout.FORM] + (1 + streaming if x_step == size and y_step == size else 0)
+    moving = is_in_place and header[layout.CROSSED] != 0  # features change places: read all before writing
+    rest, done = (0 if is_in_place else header[layout.REST]), 2 * blocks
     ahead = _PREFETCH_BYTES // (features * size)
     n_outer, n_inner = outer.shape[1], inner.shape[1]
     asked = 0 < ahead <= n_inner
-    start = (buffer + features * 8 + 127) & -64  # what is written out ends with 64 bytes
-    first, gathered, kept, filled = np.int64(-1), np.int64(0), start, np.int64(-1)  # no row follows that
     for i in range(n_outer):
         x_outer, y_outer, table_outer = outer[0, i], outer[1, i], outer[2, i]
         following = outer[0, i + 1] if i + 1 < n_outer else then
@@ -146,33 +79,14 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, then, buffer, like):  # typ
                     prefetch(coming + byte)
             table = table_outer + inner[2, j]
             x_row, y_row, step = x + x_outer + inner[0, j], y + y_outer + inner[1, j], x_step
-            if most > 1:
-                if y_row != first + gathered:
-                    _leave(first, kept, gathered, np.int64(1), like)
-                    first, gathered, kept = y_row, np.int64(0), start + (y_row & 63)
-                elif gathered + written * size > most:
-                    left = _leave(first, kept, gathered, np.int64(0), like)
-                    first, gathered = first + left, gathered - left
-                    carry(start, kept + left)
-                    kept = start
-                y_row = kept + gathered
-                gathered += written * size
-            if rest > 0:
-                done = 2 * blocks
+            if rest > 0 and streaming and step == size:
+                stream(y_row + done * size, x_row + done * size, rest * size // 16)
+            elif rest > 0:
                 copy(y_row + done * y_step, x_row + done * step, y_step, step, rest, like)
-            if repeated:
-                if x_row != filled:
-                    copy(buffer, x_row, size, 0, 64 // size, like)
-                    for byte in range(64, features * size, 64):
-                        carry(buffer + byte, buffer)
-                    filled = x_row
-                x_row, step = buffer, size
-            elif moving:
-                copy(buffer, x_row, size, step, 2 * blocks, like)
+            if moving:
+                copy(buffer, x_row, size, step, done, like)
                 x_row, step = buffer, size
             turn_row(x_row, y_row, step, y_step, cos + table, sin + table, blocks, code_path, like)
-    if most > 1:
-        _leave(first, kept, gathered, np.int64(1), like)
 
 
 @called
@@ -182,15 +96,15 @@ def _find_tile(header, index, at):  # type: ignore[no-untyped-def]
     The next tile is that of the next rows, but where shifts stand apart: there it is that of the same rows at the next
     place of all other axes.
     """
-    n_rows, apart = header[TILE], header[SHIFT_APART]
+    n_rows, apart = header[layout.TILE], header[layout.SHIFT_APART]
     if apart != 0:
         first_row, index = index // apart * n_rows, index % apart
     else:
-        first_row, index = index % header[TILES] * n_rows, index // header[TILES]
-    for operand in range(COLUMNS):
-        at[operand] = first_row * header[ROW_AXIS + operand]
-    find_offsets(header, np.int64(0), header[OUTER_AXES], index, at)
-    return min(n_rows, header[ROW_AXIS] - first_row)
+        first_row, index = index % header[layout.TILES] * n_rows, index // header[layout.TILES]
+    for operand in range(layout.COLUMNS):
+        at[operand] = first_row * header[layout.ROW_AXIS + operand]
+    find_offsets(header, np.int64(0), header[layout.OUTER_AXES], index, at)
+    return min(n_rows, header[layout.ROW_AXIS] - first_row)
 
 
 @njit(inline="always")
@@ -199,25 +113,25 @@ def fill_tile(header, plan, index, operands, scale, last, turns, wide_cos, wide_
 
     Returns the address of the frequencies, and how many rows there are.
     """
-    blocks, n_rows = header[BLOCKS], _find_tile(header, index, at)
-    a, b, c, e = operands[0] + at[A], operands[1] + at[B], operands[2] + at[C], operands[3] + at[E]
-    if header[SOURCE] == POSITIONS and b != last:
-        step, axes = header[BLOCK_STRIDES + B], header[POSITION_AXES]
-        turns_of(b, step, header[B_AXIS], blocks, axes, turns[0], turns[1])
+    blocks, n_rows = header[layout.BLOCKS], _find_tile(header, index, at)
+    a, b = operands[0] + at[layout.A], operands[1] + at[layout.B]
+    c, e = operands[2] + at[layout.C], operands[3] + at[layout.E]
+    if header[layout.SOURCE] == layout.POSITIONS and b != last:
+        step, axes = header[layout.BLOCK_STRIDES + layout.B], header[layout.POSITION_AXES]
+        turns_of(b, step, header[layout.B_AXIS], blocks, axes, turns[0], turns[1])
     cos, sin, scratch, _ = tables
     call_fill(
-        header[FILL], plan, n_rows, a, b, c, e, turns[0].ctypes.data, turns[1].ctypes.data, scratch,
+        header[layout.FILL], plan, n_rows, a, b, c, e, turns[0].ctypes.data, turns[1].ctypes.data, scratch,
         wide(cos, like), wide(sin, like), sizes(like)[0] == 8,
     )  # fmt: skip
-    if header[INVERSE] != 0:
+    if header[layout.INVERSE] != 0:
         for i in range(n_rows * blocks):
             wide_sin[i] = -wide_sin[i]
-    if scale != 1.0 and header[INVERSE] != 0:
-        for i in range(n_rows * blocks):
+    for i in range(n_rows * blocks if scale != 1.0 else 0):
+        if header[layout.INVERSE] != 0:
             wide_cos[i] /= scale
             wide_sin[i] /= scale
-    elif scale != 1.0:
-        for i in range(n_rows * blocks):
+        else:
             wide_cos[i] *= scale
             wide_sin[i] *= scale
     return b, n_rows
@@ -231,52 +145,52 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
     """
     widest()
     header = carray(integers(plan), (1 << 16,))
-    blocks, row_axis, n_rows = header[BLOCKS], header[ROW_AXIS:], header[TILE]
-    turns = np.empty((2, header[POSITION_AXES] * blocks))
+    blocks, row_axis, n_rows = header[layout.BLOCKS], header[layout.ROW_AXIS :], header[layout.TILE]
+    turns = np.empty((2, header[layout.POSITION_AXES] * blocks))
     n_scratch = scratch_of(header)
-    storage = np.empty(2 * n_rows * blocks + n_scratch + header[FEATURES] + header[STREAMING] // 8 + 32)
+    storage = np.empty(2 * n_rows * blocks + n_scratch + header[layout.FEATURES])
     cos = storage.ctypes.data
     sin = cos + n_rows * blocks * 8
     scratch = sin + n_rows * blocks * 8
     buffer = scratch + n_scratch * 8
     tables = (cos, sin, scratch, buffer)
     wide_cos, wide_sin = carray(wide(cos, like), (n_rows * blocks,)), carray(wide(sin, like), (n_rows * blocks,))
-    shared, tile = np.empty((3, header[GROUP]), np.int64), np.empty((3, n_rows), np.int64)
-    at = np.empty(COLUMNS, np.int64)
+    shared, tile = np.empty((3, header[layout.GROUP]), np.int64), np.empty((3, n_rows), np.int64)
+    at = np.empty(layout.COLUMNS, np.int64)
     done = np.int64(0)  # no address of frequencies
     forget(header, scratch)
     for item in range(first, last):
-        group, index = item % header[GROUPS], item // header[GROUPS]
+        group, index = item % header[layout.GROUPS], item // header[layout.GROUPS]
         done, n_rows = fill_tile(
             header, plan, index, (a, b, c, e), scale, done, turns, wide_cos, wide_sin, tables, at, like
         )
-        x_tile, y_tile = x + at[X], y + at[Y]
+        x_tile, y_tile = x + at[layout.X], y + at[layout.Y]
         for r in range(n_rows):
-            tile[0, r] = r * row_axis[X]
-            tile[1, r] = r * row_axis[Y]
+            tile[0, r] = r * row_axis[layout.X]
+            tile[1, r] = r * row_axis[layout.Y]
             tile[2, r] = r * blocks * sizes(like)[1]
-        first_shared = group * header[GROUP]
-        n_shared = min(header[GROUP], header[SHARED] - first_shared)
+        first_shared = group * header[layout.GROUP]
+        n_shared = min(header[layout.GROUP], header[layout.SHARED] - first_shared)
         for s in range(n_shared):
-            for operand in range(COLUMNS):
+            for operand in range(layout.COLUMNS):
                 at[operand] = 0
-            find_offsets(header, header[OUTER_AXES], header[SHARED_AXES], first_shared + s, at)
-            shared[0, s], shared[1, s], shared[2, s] = at[X], at[Y], 0
+            find_offsets(header, header[layout.OUTER_AXES], header[layout.SHARED_AXES], first_shared + s, at)
+            shared[0, s], shared[1, s], shared[2, s] = at[layout.X], at[layout.Y], 0
         inner, outer = tile[:, :n_rows], shared[:, :n_shared]
-        if header[ROWS_INSIDE] == 0:
+        if header[layout.ROWS_INSIDE] == 0:
             inner, outer = outer, inner
         then = np.int64(0)
         if item + 1 < last:
-            _find_tile(header, (item + 1) // header[GROUPS], at)
-            then = x + at[X] - x_tile
+            _find_tile(header, (item + 1) // header[layout.GROUPS], at)
+            then = x + at[layout.X] - x_tile
         _turn_rows(header, x_tile, y_tile, cos, sin, outer, inner, then, buffer, like)
-    if header[STREAMING] != 0:
+    if header[layout.STREAMING] != 0:
         fence()
     return storage.size + turns.size  # they live until here
 
 
 @njit(inline="always")
-def _turn_dense(loop, plan, plan_in_place, items, x, y, places, b, c, e, scale, like, part):  # type: ignore[no-untyped-def]
+def _turn_dense(loop, plan, items, x, y, places, b, c, e, scale, like, part):  # type: ignore[no-untyped-def]
     at, fine, most = np.empty(places.size), True, max(part, 2.0**24)
     for i, position in enumerate(places.flat):
         at[i] = position
@@ -284,12 +198,12 @@ def _turn_dense(loop, plan, plan_in_place, items, x, y, places, b, c, e, scale, 
     for position in at:
         fine = fine and abs(position) <= most
     if fine:
-        call_turn(loop, plan_in_place if x == y else plan, x, y, at.ctypes.data, b, c, e, scale, like, 0, items)
+        call_turn(loop, plan, x, y, at.ctypes.data, b, c, e, scale, like, 0, items)
     return fine and at.size >= 0  # the positions live until here
 
 
 @compiled
-def turn_dense(loop, plan, plan_in_place, items, x, y, places, b_bytes, b, c, e, scale, like, part):  # type: ignore[no-untyped-def]
+def turn_dense(loop, plan, items, x, y, places, b_bytes, b, c, e, scale, like, part):  # type: ignore[no-untyped-def]
     """All the work of a plan for dense arrays, whose layouts it was made for, at positions of any type.
 
     Frequencies, and a shift and a scale if any, are at `b`, `c` and `e`. Nothing is done, and the answer is False,
@@ -300,19 +214,19 @@ def turn_dense(loop, plan, plan_in_place, items, x, y, places, b_bytes, b, c, e,
     apart = (first == second and x.nbytes == y.nbytes) or end <= first or first + x.nbytes <= second
     if not apart or not (end <= b or b + b_bytes <= second):
         return False
-    return _turn_dense(loop, plan, plan_in_place, items, first, second, places, b, c, e, scale, like, part)
+    return _turn_dense(loop, plan, items, first, second, places, b, c, e, scale, like, part)
 
 
 @compiled
-def turn_dense_at(loop, plan, plan_in_place, items, x, y, places, b, c, e, scale, like, part):  # type: ignore[no-untyped-def]
+def turn_dense_at(loop, plan, items, x, y, places, b, c, e, scale, like, part):  # type: ignore[no-untyped-def]
     """Do the same for features and a result at two addresses."""
-    return _turn_dense(loop, plan, plan_in_place, items, x, y, places, b, c, e, scale, like, part)
+    return _turn_dense(loop, plan, items, x, y, places, b, c, e, scale, like, part)
 
 
 @compiled
-def turn_by_numbers(loop, plan, plan_in_place, items, x, y, a, b, c, e, scale, like):  # type: ignore[no-untyped-def]
+def turn_by_numbers(loop, plan, items, x, y, a, b, c, e, scale, like):  # type: ignore[no-untyped-def]
     """Do the same for phases at `a`, or for cos and sin at `a` and `b`."""
-    return call_turn(loop, plan_in_place if x == y else plan, x, y, a, b, c, e, scale, like, 0, items) > 0
+    return call_turn(loop, plan, x, y, a, b, c, e, scale, like, 0, items) > 0
 
 
 @compiled

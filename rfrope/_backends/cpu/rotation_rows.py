@@ -6,11 +6,12 @@ What they are made for is in the type of the argument `like`; see `elements`.
 from __future__ import annotations
 
 import platform
+from functools import partial
 from typing import Any
 
 from llvmlite import binding, ir
 from numba import config, types
-from numba.core import cgutils, errors
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from rfrope._backends.cpu.elements import (
@@ -18,14 +19,10 @@ from rfrope._backends.cpu.elements import (
     I32,
     I64,
     Element,
-    features_of,
     fused,
-    load_one,
+    load_features,
     offset,
-    places_of,
     pointer,
-    splat,
-    store,
     store_features,
     vector,
 )
@@ -45,44 +42,42 @@ if not _converts_half():
     raise ImportError("this processor (or NUMBA_CPU_FEATURES) has no F16C: float16 cannot be converted in the loops")
 
 
-def _turned(builder: Any, element: Element, features: Any, cos: Any, sin: Any, are_both: bool) -> list[Any]:
-    """Features of some blocks, of which the second may be missing, turned: both, or the first alone."""
-    lanes, first = cos.type.count, features[0]
-    if len(features) == 1:
-        turned = [builder.fmul(first, table) for table in (cos, sin)]
-    else:
-        second = features[1]
-        turned = [fused(builder, element, lanes, first, cos, builder.fneg(builder.fmul(second, sin)))]
-        if are_both:
-            turned.append(fused(builder, element, lanes, first, sin, builder.fmul(second, cos)))
-    return [element.narrow(builder, value, lanes) for value in turned]
+def _run_case(builder: Any, code_path: Any, blocks: Any, cases: Any) -> None:
+    """Run one of some cases over the blocks of a row: many side by side where that is asked, then one by one.
+
+    A case has its code path and what is done with one block, ``one(index=, lanes=1)``; then, by their code paths, how
+    many blocks are worked on together, ``[(lanes, many)]``, before the rest is.
+    """
+    done = cgutils.alloca_once_value(builder, ir.Constant(I64, 0))
+    end = builder.append_basic_block("end")
+    chosen = builder.switch(code_path, end)
+
+    def loop(lanes: int, stop: Any, work: Any) -> None:
+        with cgutils.for_range_slice(builder, builder.load(done), stop, ir.Constant(I64, lanes), I64) as (index, _):
+            work(index=index, lanes=lanes)
+
+    for number, one, several in cases:
+        rest = builder.append_basic_block("rest")
+        for path, loops in several.items():
+            dense = builder.append_basic_block("dense")
+            chosen.add_case(ir.Constant(I64, path), dense)
+            builder.position_at_end(dense)
+            for lanes, many in loops:
+                stop = builder.and_(blocks, ir.Constant(I64, -lanes))
+                loop(lanes, stop, many)
+                builder.store(stop, done)
+            builder.branch(rest)
+        chosen.add_case(ir.Constant(I64, number), rest)
+        builder.position_at_end(rest)
+        loop(1, blocks, one)
+        builder.branch(end)
+    builder.position_at_end(end)
 
 
-def _turn_lanes(builder: Any, element: Element, row: Any, index: Any, lanes: int, form: Any, streaming: bool) -> None:
-    """Turn some blocks of a row whose features lie side by side: all is loaded before anything is stored."""
-    x, y, cos, sin, blocks = row
-    layout, out_layout, softplus = form
-    stored = features_of(builder, element, x, index, lanes, blocks, layout)
-    kind = vector(element.wide, lanes)
-    tables = (offset(builder, table, index, element.wide_size) for table in (cos, sin))
-    cos, sin = (builder.load(pointer(builder, place, kind), align=4) for place in tables)
-    features = [element.read(builder, value, lanes, softplus) for value in stored]
-    turned = _turned(builder, element, features, cos, sin, out_layout != MAGNITUDES)
-    store_features(builder, element, turned, y, index, blocks, out_layout, streaming)
-
-
-def _turn_one(builder: Any, element: Element, row: Any, index: Any, form: Any, steps: Any) -> None:
-    """Turn one block of a row with any strides."""
-    x, y, cos, sin, blocks = row
-    layout, out_layout, softplus = form
-    kind = vector(element.wide, 1)
-    stored = load_one(builder, element, x, index, steps[0], blocks, layout)
-    tables = (offset(builder, table, index, element.wide_size) for table in (cos, sin))
-    cos, sin = (builder.load(pointer(builder, place, kind)) for place in tables)
-    features = [element.read(builder, value, 1, softplus) for value in stored]
-    turned = _turned(builder, element, features, cos, sin, out_layout != MAGNITUDES)
-    for value, place in zip(turned, places_of(builder, y, index, steps[1], blocks, out_layout), strict=True):
-        store(builder, element, value, place, False)
+def _load_wide(builder: Any, tables: Any, index: Any, kind: Any, size: int) -> list[Any]:
+    """Numbers of tables, in the type that features are computed in."""
+    places = (offset(builder, table, index, size) for table in tables)
+    return [builder.load(pointer(builder, place, kind), align=size) for place in places]
 
 
 @intrinsic
@@ -90,70 +85,39 @@ def turn_row(typing, x, y, x_step, y_step, cos, sin, blocks, code_path, like):  
     """Turn the blocks of one row: x and y are addresses of its first feature, the steps are between features.
 
     `code_path` is three times the number of what is asked (`elements.like_of`), and 1 more for features that are
-    contiguous on both sides, or 2 more where they also go past the caches.
+    contiguous on both sides, or 2 more where they also go past the caches. Of some blocks all is loaded before anything
+    is stored.
     """
     signature = types.void(*(types.int64,) * 8, like)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         element = Element(signature.args[-1])
         x, y, x_step, y_step, cos, sin, blocks, code_path, _ = arguments
-        row, zero, one = (x, y, cos, sin, blocks), ir.Constant(I64, 0), ir.Constant(I64, 1)
-        done = cgutils.alloca_once_value(builder, zero)
-        end = builder.append_basic_block("end")
-        chosen = builder.switch(code_path, end)
 
-        def loop(lanes: int, form: Any, streaming: bool) -> None:
-            start, stop = builder.load(done), builder.and_(blocks, ir.Constant(I64, -lanes))
-            with cgutils.for_range_slice(builder, start, stop, ir.Constant(I64, lanes), I64) as (index, _):
-                _turn_lanes(builder, element, row, index, lanes, form, streaming)
-            builder.store(stop, done)
+        def turn(form: Any, index: Any, lanes: int, streaming: bool = False, steps: Any = (None, None)) -> None:
+            layout, out_layout, softplus = form
+            stored = load_features(builder, element, x, index, lanes, blocks, layout, steps[0])
+            c, s = _load_wide(builder, (cos, sin), index, vector(element.wide, lanes), element.wide_size)
+            first, *second = [element.read(builder, value, lanes, softplus) for value in stored]
+            if not second:  # magnitudes
+                turned = [builder.fmul(first, table) for table in (c, s)]
+            else:
+                turned = [fused(builder, element, lanes, first, c, builder.fneg(builder.fmul(second[0], s)))]
+                if out_layout != MAGNITUDES:
+                    turned.append(fused(builder, element, lanes, first, s, builder.fmul(second[0], c)))
+            turned = [element.narrow(builder, value, lanes) for value in turned]
+            store_features(builder, element, turned, y, index, blocks, out_layout, streaming, steps[1])
 
-        for number, form in enumerate(element.forms):
-            few, rest = (builder.append_basic_block(name) for name in ("few", "rest"))
-            for streaming in (False, True):
-                dense = builder.append_basic_block("dense")
-                chosen.add_case(ir.Constant(I64, 3 * number + 1 + streaming), dense)
-                builder.position_at_end(dense)
-                loop(element.lanes, form, streaming)
-                builder.branch(few)
-            builder.position_at_end(few)
-            loop(4, form, False)
-            builder.branch(rest)
-            chosen.add_case(ir.Constant(I64, 3 * number), rest)
-            builder.position_at_end(rest)
-            with cgutils.for_range_slice(builder, builder.load(done), blocks, one, I64) as (index, _):
-                _turn_one(builder, element, row, index, form, (x_step, y_step))
-            builder.branch(end)
-        builder.position_at_end(end)
+        cases = []
+        for i, form in enumerate(element.forms):
+            through = [(lanes, partial(turn, form)) for lanes in (element.lanes, 4)]
+            past = [(lanes, partial(turn, form, streaming=True)) for lanes in (element.lanes, 16 // element.size)]
+            one = partial(turn, form, steps=(x_step, y_step))
+            cases.append((3 * i, one, {3 * i + 1: through, 3 * i + 2: past}))
+        _run_case(builder, code_path, blocks, cases)
         return context.get_dummy_value()
 
     return signature, generate
-
-
-def _add_lanes(builder: Any, element: Element, row: Any, index: Any, lanes: int, sides: Any, softplus: bool) -> None:
-    """Add the products of some blocks of x and y, given as they are stored, to sums in float64."""
-    dots, crosses = row
-    double, sums = ir.DoubleType(), Element(types.float64)
-    kind = vector(double, lanes)
-
-    def widened(value: Any, softplus: bool) -> Any:
-        value = element.read(builder, value, lanes, softplus)
-        return value if element.wide == double else builder.fpext(value, kind)
-
-    x, y = ([widened(v, softplus and i == 0) for v in side] for i, side in enumerate(sides))
-    products: list[list[Any]] = [[(x[0], y[0])], []]
-    if len(x) == len(y):
-        products[0].append((x[1], y[1]))
-    if len(y) == 2:
-        products[1].append((x[0], y[1]))
-    if len(x) == 2:
-        products[1].append((builder.fneg(x[1]), y[0]))
-    for base, pairs in zip((dots, crosses), products, strict=True):
-        place = pointer(builder, offset(builder, base, index, 8), kind)
-        total = builder.load(place, align=8)
-        for pair in pairs:
-            total = fused(builder, sums, lanes, *pair, total)
-        builder.store(total, place, align=8)
 
 
 @intrinsic
@@ -165,59 +129,42 @@ def add_products(typing, x, y, x_step, y_step, dots, crosses, blocks, code_path,
     signature = types.void(*(types.int64,) * 8, like)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        element = Element(signature.args[-1])
+        element, double, wide = Element(signature.args[-1]), ir.DoubleType(), Element(types.float64)
         x, y, x_step, y_step, dots, crosses, blocks, code_path, _ = arguments
-        zero, one, lanes, sums = ir.Constant(I64, 0), ir.Constant(I64, 1), 8, (dots, crosses)
-        done = cgutils.alloca_once_value(builder, zero)
-        end = builder.append_basic_block("end")
-        chosen = builder.switch(code_path, end)
-        for number, (*layouts, softplus) in enumerate(element.forms):
-            dense, rest = (builder.append_basic_block(name) for name in ("dense", "rest"))
-            chosen.add_case(ir.Constant(I64, 2 * number + 1), dense)
-            builder.position_at_end(dense)
-            stop = builder.and_(blocks, ir.Constant(I64, -lanes))
-            with cgutils.for_range_slice(builder, zero, stop, ir.Constant(I64, lanes), I64) as (index, _):
-                stored = [
-                    features_of(builder, element, base, index, lanes, blocks, layout)
-                    for base, layout in zip((x, y), layouts, strict=True)
-                ]
-                _add_lanes(builder, element, sums, index, lanes, stored, softplus)
-            builder.store(stop, done)
-            builder.branch(rest)
-            chosen.add_case(ir.Constant(I64, 2 * number), rest)
-            builder.position_at_end(rest)
-            with cgutils.for_range_slice(builder, builder.load(done), blocks, one, I64) as (index, _):
-                stored = [
-                    load_one(builder, element, base, index, step, blocks, layout)
-                    for base, step, layout in zip((x, y), (x_step, y_step), layouts, strict=True)
-                ]
-                _add_lanes(builder, element, sums, index, 1, stored, softplus)
-            builder.branch(end)
-        builder.position_at_end(end)
+
+        def add(layouts: Any, softplus: bool, index: Any, lanes: int, steps: Any = (None, None)) -> None:
+            kind, sides = vector(double, lanes), []
+            for i, base in enumerate((x, y)):
+                side = load_features(builder, element, base, index, lanes, blocks, layouts[i], steps[i])
+                side = [element.read(builder, value, lanes, softplus and i == 0) for value in side]
+                sides.append(side if element.wide == double else [builder.fpext(value, kind) for value in side])
+            first, second = sides
+            products: list[list[Any]] = [[(first[0], second[0])], []]
+            if len(first) == len(second):
+                products[0].append((first[1], second[1]))
+            if len(second) == 2:
+                products[1].append((first[0], second[1]))
+            if len(first) == 2:
+                products[1].append((builder.fneg(first[1]), second[0]))
+            for base, pairs in zip((dots, crosses), products, strict=True):
+                place = pointer(builder, offset(builder, base, index, 8), kind)
+                total = builder.load(place, align=8)
+                for pair in pairs:
+                    total = fused(builder, wide, lanes, *pair, total)
+                builder.store(total, place, align=8)
+
+        cases = [
+            (
+                2 * i,
+                partial(add, layouts, softplus, steps=(x_step, y_step)),
+                {2 * i + 1: [(8, partial(add, layouts, softplus))]},
+            )
+            for i, (*layouts, softplus) in enumerate(element.forms)
+        ]
+        _run_case(builder, code_path, blocks, cases)
         return context.get_dummy_value()
 
     return signature, generate
-
-
-def _turn_back_lanes(
-    builder: Any, element: Element, row: Any, index: Any, lanes: int, sides: Any, is_soft: bool, are_added: bool
-) -> Any:
-    """Gradient of some magnitudes, given as they are stored; those of their phases may be added to sums."""
-    cos, sin, sums = row
-    (stored,), sides = sides
-    doubles, kind = vector(ir.DoubleType(), lanes), vector(element.wide, lanes)
-    tables = [pointer(builder, offset(builder, table, index, 8), doubles) for table in (cos, sin)]
-    first, second = (element.read(builder, value, lanes, False) for value in sides)
-    value = element.read_both(builder, stored, lanes) if is_soft else [element.read(builder, stored, lanes, False)]
-    cos, sin = (builder.load(place, align=8) for place in tables)
-    if are_added:
-        m, *both = (v if v.type == doubles else builder.fpext(v, doubles) for v in (value[0], first, second))
-        wide, place = Element(types.float64), pointer(builder, offset(builder, sums, index, 8), doubles)
-        across = fused(builder, wide, lanes, both[1], cos, builder.fneg(builder.fmul(both[0], sin)))
-        builder.store(fused(builder, wide, lanes, m, across, builder.load(place, align=8)), place, align=8)
-    cos, sin = (v if kind == doubles else builder.fptrunc(v, kind) for v in (cos, sin))
-    back = fused(builder, element, lanes, first, cos, builder.fmul(second, sin))
-    return element.narrow(builder, builder.fmul(back, value[1]) if is_soft else back, lanes)
 
 
 @intrinsic
@@ -230,76 +177,40 @@ def turn_back_row(typing, x, y, target, x_step, y_step, cos, sin, sums, blocks, 
     signature = types.void(*(types.int64,) * 10, like)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        element = Element(signature.args[-1])
-        x, y, target, x_step, y_step, *row, blocks, code_path, _ = arguments
-        zero, one, lanes = ir.Constant(I64, 0), ir.Constant(I64, 1), element.lanes
-        done = cgutils.alloca_once_value(builder, zero)
-        end = builder.append_basic_block("end")
-        chosen = builder.switch(code_path, end)
-        asked = [(i, form, added) for i, form in enumerate(element.forms) for added in (0, 1) if form[0] == MAGNITUDES]
-        for number, (layout, y_layout, softplus), added in asked:
-            dense, rest = (builder.append_basic_block(name) for name in ("dense", "rest"))
-            chosen.add_case(ir.Constant(I64, 4 * number + 2 * added + 1), dense)
-            builder.position_at_end(dense)
-            stop = builder.and_(blocks, ir.Constant(I64, -lanes))
-            with cgutils.for_range_slice(builder, zero, stop, ir.Constant(I64, lanes), I64) as (index, _):
-                sides = [
-                    features_of(builder, element, base, index, lanes, blocks, side)
-                    for base, side in ((x, layout), (y, y_layout))
-                ]
-                found = _turn_back_lanes(builder, element, row, index, lanes, sides, softplus, bool(added))
-                store_features(builder, element, [found], target, index, blocks, layout, False)
-            builder.store(stop, done)
-            builder.branch(rest)
-            chosen.add_case(ir.Constant(I64, 4 * number + 2 * added), rest)
-            builder.position_at_end(rest)
-            with cgutils.for_range_slice(builder, builder.load(done), blocks, one, I64) as (index, _):
-                sides = [
-                    load_one(builder, element, base, index, step, blocks, side)
-                    for base, step, side in ((x, x_step, layout), (y, y_step, y_layout))
-                ]
-                found = _turn_back_lanes(builder, element, row, index, 1, sides, softplus, bool(added))
-                (place,) = places_of(builder, target, index, x_step, blocks, layout)
-                store(builder, element, found, place, False)
-            builder.branch(end)
-        builder.position_at_end(end)
+        element, wide = Element(signature.args[-1]), Element(types.float64)
+        x, y, target, x_step, y_step, cos, sin, sums, blocks, code_path, _ = arguments
+
+        def turn_back(form: Any, are_added: int, index: Any, lanes: int, steps: Any = (None, None)) -> None:
+            layout, y_layout, softplus = form
+            doubles, kind = vector(ir.DoubleType(), lanes), vector(element.wide, lanes)
+            (stored,) = load_features(builder, element, x, index, lanes, blocks, layout, steps[0])
+            sides = load_features(builder, element, y, index, lanes, blocks, y_layout, steps[1])
+            first, second = (element.read(builder, value, lanes, False) for value in sides)
+            if softplus:
+                value, slope = element.read_both(builder, stored, lanes)
+            else:
+                value, slope = element.read(builder, stored, lanes, False), None
+            tables = _load_wide(builder, (cos, sin), index, doubles, 8)
+            if are_added:
+                m, *both = (v if v.type == doubles else builder.fpext(v, doubles) for v in (value, first, second))
+                place = pointer(builder, offset(builder, sums, index, 8), doubles)
+                across = fused(builder, wide, lanes, both[1], tables[0], builder.fneg(builder.fmul(both[0], tables[1])))
+                builder.store(fused(builder, wide, lanes, m, across, builder.load(place, align=8)), place, align=8)
+            c, s = (v if kind == doubles else builder.fptrunc(v, kind) for v in tables)
+            back = fused(builder, element, lanes, first, c, builder.fmul(second, s))
+            back = element.narrow(builder, back if slope is None else builder.fmul(back, slope), lanes)
+            store_features(builder, element, [back], target, index, blocks, layout, step=steps[0])
+
+        cases = []
+        for i, form in enumerate(element.forms):
+            for added in (0, 1) if form[0] == MAGNITUDES else ():
+                one = partial(turn_back, form, added, steps=(x_step, y_step))
+                path = 4 * i + 2 * added
+                cases.append((path, one, {path + 1: [(element.lanes, partial(turn_back, form, added))]}))
+        _run_case(builder, code_path, blocks, cases)
         return context.get_dummy_value()
 
     return signature, generate
-
-
-@intrinsic
-def any_negative(typing, x, step, count, like):  # type: ignore[no-untyped-def]
-    """Return 1 if any of some elements, with a step in bytes between them, is below zero, else 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        element = Element(signature.args[-1])
-        x, step, count, _ = arguments
-        zero, size = (ir.Constant(I64, value) for value in (0, element.size))
-        number = element.stored if element.size > 2 else element.wide
-        found = cgutils.alloca_once_value(builder, zero)
-
-        def look(index: Any, lanes: int, some: Any) -> None:
-            place = builder.add(x, builder.mul(index, step))
-            value = builder.load(pointer(builder, place, vector(element.stored, lanes)), align=1)
-            value = value if element.size > 2 else element.widen(builder, value, lanes)
-            below = builder.fcmp_ordered("<", value, splat(number, 0.0, lanes))
-            builder.store(builder.or_(builder.load(some), below), some)
-
-        def collect(some: Any, lanes: int) -> None:
-            bits = builder.zext(builder.bitcast(builder.load(some), ir.IntType(lanes)), I64)
-            builder.store(builder.or_(builder.load(found), bits), found)
-
-        is_dense = builder.icmp_signed("==", step, size)
-        stop = builder.select(is_dense, builder.and_(count, ir.Constant(I64, -element.lanes)), zero)
-        for lanes, first, last in ((element.lanes, zero, stop), (1, stop, count)):
-            some = cgutils.alloca_once_value(builder, splat(ir.IntType(1), 0, lanes))
-            with cgutils.for_range_slice(builder, first, last, ir.Constant(I64, lanes), I64) as (index, _):
-                look(index, lanes, some)
-            collect(some, lanes)
-        return builder.zext(builder.icmp_unsigned("!=", builder.load(found), zero), I64)
-
-    return types.int64(types.int64, types.int64, types.int64, like), generate
 
 
 @intrinsic
@@ -363,37 +274,20 @@ def fill_types(is_narrow: bool) -> tuple[Any, ...]:
 
 
 @intrinsic
-def carry(typing, target, source):  # type: ignore[no-untyped-def]
-    """Copy 64 bytes."""
+def stream(typing, target, source, count):  # type: ignore[no-untyped-def]
+    """Store so many pieces of 16 bytes past the caches; the target is a multiple of that."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = vector(I32, 16)
-        value = builder.load(pointer(builder, arguments[1], kind), align=1)
-        builder.store(value, pointer(builder, arguments[0], kind), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
-
-
-@intrinsic
-def stream(typing, target, source, count, size):  # type: ignore[no-untyped-def]
-    """Store so many pieces of 16 or 64 bytes past the caches, each as a whole; addresses are multiples of that."""
-    if not isinstance(size, types.IntegerLiteral):
-        raise errors.RequireLiteralValue("size")
-    signature, piece = types.void(*(types.int64,) * 3, size), size.literal_value
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target, source, count, _ = arguments
-        kind = vector(I32, piece // 4)
-        mark = builder.module.add_metadata([ir.Constant(I32, 1)])
+        target, source, count = arguments
+        kind = vector(I32, 4)
         with cgutils.for_range(builder, count, intp=I64) as loop:
-            done = builder.mul(loop.index, ir.Constant(I64, piece))
-            value = builder.load(pointer(builder, builder.add(source, done), kind), align=piece)
-            stored = builder.store(value, pointer(builder, builder.add(target, done), kind), align=piece)
-            stored.set_metadata("nontemporal", mark)
+            places = (offset(builder, base, loop.index, 16) for base in (source, target))
+            source, target = (pointer(builder, place, kind) for place in places)
+            stored = builder.store(builder.load(source, align=1), target, align=16)
+            stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
         return context.get_dummy_value()
 
-    return signature, generate
+    return types.void(*(types.int64,) * 3), generate
 
 
 @intrinsic

@@ -70,7 +70,7 @@ def side_by_side(gradient: Tensor) -> Tensor:
     alone" of ``python -m benchmarks.torch_layers`` is a large one).
     """
     step = gradient.stride(-1)  # of a size that a graph does not know it may be a symbol
-    return gradient.contiguous() if gradient.is_cpu and isinstance(step, int) and step > 1 else gradient
+    return gradient.contiguous() if gradient.is_cpu and isinstance(step, int) and step != 1 else gradient
 
 
 def _kept(value: Any) -> Any:
