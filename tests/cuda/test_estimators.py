@@ -9,10 +9,7 @@ import pytest
 from campaign import sparse
 from conftest import tuples
 from emulator import COMPILER, NO_COMPILER, emulation
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from places import NO_LOOPS
-from rotation_calls import SLOW
 from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
 
 import rfrope
@@ -44,20 +41,6 @@ def assert_same_bits(found, expected):
 def draw(kernel, key, start, length):
     with emulation() as ran:
         return backend.drawn(kernel, key, start, length, np.empty(0)), ran
-
-
-@settings(max_examples=80, **SLOW)
-@given(
-    kernel=st.sampled_from(EVERY_TABLED),
-    key=st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)),
-    start=st.one_of(st.integers(0, 2000), st.integers(2**33 - 300, 2**33 + 300), st.integers(0, 2**62)),
-    length=st.integers(0, 900),
-)
-@example(EVERY_TABLED[0], KEY, 2**32 - 5, 20)
-def test_frequencies_are_those_of_the_compiled_loops_bit_for_bit(kernel, key, start, length):
-    loop_draws = pytest.importorskip("loop_draws", reason=NO_LOOPS, exc_type=ImportError)
-    omega, _ = draw(kernel, key, start, length)
-    np.testing.assert_array_equal(omega, loop_draws.drawn(kernel, key, start, length), strict=True)
 
 
 @pytest.mark.parametrize("kernel", EVERY, ids=repr)

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 from emulator import COMPILER, NO_COMPILER, emulation
-from rotation_calls import DTYPES, EPSILON, PAIRINGS, check, numpy_dtype, without_backends
+from rotation_calls import DTYPES, PAIRINGS, check, numpy_dtype, without_backends
 
 import rfrope
 from rfrope._backends.cuda import rotation as leaf
@@ -37,24 +37,6 @@ def test_rows_that_lie_suitably_move_16_bytes_at_a_time(dtype, pairing, blocks, 
             rfrope.rotate_by_table(array, *rng.standard_normal((2, 5, blocks)), pairing=pairing)
     assert len(ran) == 6
     assert all(SIXTEEN_BYTES[dtype] in kernel for kernel in ran)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("pairing", PAIRINGS)
-def test_magnitudes_take_cos_and_sin_of_the_kernel_and_leave_the_rest_to_the_library(dtype, pairing, rng):
-    m = rng.uniform(0, 1, (2, 3, 5, 8)).astype(numpy_dtype(dtype))
-    p, w, options = rng.integers(0, 10**9, (5, 1)), rng.standard_normal((3, 8, 1)), {"pairing": pairing, "scale": 1.5}
-    with emulation() as ran:
-        turned = rfrope.rotation.rotate_polar(m, p, w, softplus=True, **options)
-        back = rfrope.rotation.rotate_polar(turned, p, w, inverse=True, **options)
-    assert len(ran) == 2
-    assert all(kernel.startswith("rotate<double") and "POSITIONS" in kernel for kernel in ran)
-    with without_backends():
-        wanted = rfrope.rotation.rotate_polar(m, p, w, softplus=True, **options)
-        wanted_back = rfrope.rotation.rotate_polar(turned, p, w, inverse=True, **options)
-    for one, other in ((turned, wanted), (back, wanted_back)):
-        assert one.dtype == m.dtype
-        np.testing.assert_allclose(one.astype(float), other.astype(float), rtol=EPSILON[dtype], atol=1e-15)
 
 
 def test_rows_that_do_not_move_a_block_at_a_time(rng):

@@ -112,28 +112,6 @@ def test_many_axes_of_heads():
     np.testing.assert_allclose(got, plain_mean(omega, lags), rtol=0, atol=2e-15)
 
 
-# -- public functions --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("quantity", QUANTITIES)
-@pytest.mark.parametrize(
-    "text", ["gaussian(scale=4)", "matern(nu=1.5, scale=(2.0, 3.0), ndim=2)", "matern(nu=0.3, scale=8)"]
-)
-def test_estimate_kernel_runs_on_the_device(quantity, text):
-    delta = np.linspace(0.0, 9.0, 20).reshape(5, 4)
-    delta = delta if "ndim" not in text else np.stack([delta, -delta], axis=-1)
-    options = {"n_samples": 3000, "rng": 4, "quantity": quantity}
-    wanted = rfrope.estimate_kernel(delta, text, **options)
-    with emulation() as ran:
-        got = rfrope.estimate_kernel(delta, text, **options)
-    kind, few = "SIN" if quantity == "sin" else "COS", "2, 1" if "ndim" in text else "1, 1"
-    kernels = [f"sum_few<{kind}, {few}>", f"sum_any<{kind}>", f"merge_parts<{kind}>"]
-    assert [name for name in ran if kind in name] == kernels
-    assert set(ran) - set(kernels) == {"uniforms" if "0.3" in text else "frequencies<TABLE>"}
-    np.testing.assert_allclose(got.value, wanted.value, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(got.stderr, wanted.stderr, rtol=1e-9, atol=1e-15)
-
-
 def test_torch_tensors_give_torch_tensors(torch):
     xp, omega, lags = array.namespace(x=torch.ones(1)), normal(2, 50, 1), normal(2, 7, 1, seed=1).astype(np.float32)
     delta = torch.asarray(lags[0, :, 0])
