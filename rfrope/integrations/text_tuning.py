@@ -15,7 +15,7 @@ from rfrope import analysis
 from rfrope._core.arguments import choice, listed, show, whole
 from rfrope._core.parallel import show_progress
 from rfrope.integrations import tuning
-from rfrope.integrations.halving import Halving, RotaryModules, frozen
+from rfrope.integrations.halving import Halving, RotaryModules, TrainingOptions, frozen
 from rfrope.integrations.text_caches import (
     Reading,
     TextCaches,
@@ -218,7 +218,7 @@ def tune(
     held_out["beyond"] = [Reading(one, trained) for one in judging]
     drawn = {"texts": len(learning), "context": context, "length": length, "seed": rng}
     validation = spread_windows(range(len(learning), len(learning) + len(choosing)), trained, context, length, rng + 1)
-    options = tuning.read_options(
+    options = TrainingOptions(
         loss, partial(draw_window, **drawn), validation, held_out, steps, rate,
         about=[drawn, learning, choosing],
     )  # fmt: skip
@@ -229,4 +229,4 @@ def tune(
             with rotaries.put_in(rotaries.make(run.learners[0].ropes)):
                 for ids in show_progress([*learning, *choosing], len(learning) + len(choosing), progress):
                     caches.read(ids)
-        return tuning.finish(run, progress)
+        return run.run(progress)

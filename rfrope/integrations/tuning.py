@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.arguments import choice, finite, listed, positive, show, whole
+from rfrope._core.arguments import choice, listed, show, whole
 from rfrope.rotation.rope import Rope
 
 try:
     import torch
 
-    from rfrope.integrations.halving import AS_IT_IS, BROKEN, WAITED, Halving, RotaryModules, TrainingOptions, frozen
+    from rfrope.integrations.halving import AS_IT_IS, Halving, RotaryModules, TrainingOptions, frozen
     from rfrope.integrations.tuned import Tuning
     from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
 except ImportError as error:
@@ -137,13 +137,11 @@ def tune_modules(
         raise TypeError(f"model is {show(model)}; expected a torch.nn.Module")
     found = _rotaries(model)
     per, own = choice("per", per, PER), [one.rope for one in found]
-    sets = None
     if (per == "head") != (heads is not None):
         raise ValueError(f"heads is {show(heads)} and per is {per!r}; expected heads with per='head', and only then")
-    if heads is not None:
-        sets = whole("heads", heads, 1)
+    sets = None if heads is None else whole("heads", heads, 1)
     ropes = read_starts({AS_IT_IS: own} if starts is None else starts, own, per, sets)
-    options = read_options(loss, learning, validation, held_out, steps, rate, race, check_every)
+    options = TrainingOptions(loss, learning, validation, held_out, steps, rate, race, check_every)
     names = read_learnable(learnable)
     device = next((one.device for one in model.parameters()), None)
 
@@ -152,13 +150,14 @@ def tune_modules(
         for one, rope in zip(found, [*ropes] * (len(found) // len(ropes)), strict=True):
             made.append(RotaryEmbedding(rope, names, layout=one.layout).to(device))
             made[-1].head_dim = one.head_dim
-        if per == "model":
-            share(made)
+        for other in made[1:] if per == "model" else ():  # one set of parameters
+            for name, parameter in made[0].named_parameters():
+                setattr(other, name, parameter)
         return made
 
     rotaries = RotaryModules(model, make, lambda made: _swapped(model, found, made))
     with frozen(model):
-        return finish(Halving(rotaries, options, ropes, checkpoint), progress)
+        return Halving(rotaries, options, ropes, checkpoint).run(progress)
 
 
 def read_learnable(learnable: Any) -> tuple[str, ...]:
@@ -169,42 +168,6 @@ def read_learnable(learnable: Any) -> tuple[str, ...]:
     if not names:
         raise ValueError("learnable is empty; expected 'factors', 'temperature' or both")
     return tuple(names)
-
-
-def read_options(
-    loss: Any,
-    learning: Any,
-    validation: Any,
-    held_out: Any,
-    steps: Any,
-    rate: Any,
-    race: Any = 0.25,
-    check_every: Any = None,
-    about: Any = None,
-) -> TrainingOptions:
-    """Return the checked loss, batches and options."""
-    if not callable(loss):
-        raise TypeError(f"loss is {show(loss)}; expected a function of a batch")
-    if not callable(learning) and not len(listed("learning", learning, "batches, or a function of the step")):
-        raise ValueError("learning has no batches; expected at least one")
-    parts = {}
-    for name, given in (("validation", validation), ("held_out", held_out)):
-        if not isinstance(given, Mapping):
-            raise TypeError(f"{name} is {show(given)}; expected a dict of batches by the name of their part")
-        parts[name] = {part: listed(f"{name}[{part!r}]", batches, "batches") for part, batches in given.items()}
-        if not given or not all(parts[name].values()):
-            raise ValueError(f"{name} has no documents; expected at least one batch in every part")
-    steps, race = whole("steps", steps, 1), finite("race", race, minimum=0.0, maximum=1.0)
-    return TrainingOptions(
-        loss,
-        learning if callable(learning) else tuple(learning),
-        **parts,
-        steps=steps,
-        race=round(race * steps),
-        check_every=max(1, steps // 20) if check_every is None else whole("check_every", check_every, 1),
-        rate=positive("rate", rate),
-        about=about,
-    )
 
 
 def read_starts(starts: Any, own: Sequence[Rope], per: str, sets: int | None) -> dict[str, tuple[Rope, ...]]:
@@ -245,33 +208,6 @@ def _repeat_for_heads(name: str, rope: Rope, sets: int) -> Rope:
     return replace(rope, frequencies=made, sections=None, interleaved=False)
 
 
-def share(modules: Sequence[Module]) -> None:
-    """Make modules share one set of parameters."""
-    for other in modules[1:]:
-        for name, parameter in modules[0].named_parameters():
-            setattr(other, name, parameter)
-
-
-def finish(run: Halving, progress: Any) -> Tuning:
-    """Learn, and return the result."""
-    run.run(progress)
-    best, name, steps = run.learners[run.winner], run.names[run.winner], run.options.steps
-    ropes = tuple(one.rope for one in best.use_best()[: len(best.ropes)])
-    history: list[dict[str, Any]] = [
-        {"start": run.names[int(start)], "step": int(step), "learning": learned if np.isfinite(learned) else None}
-        | {"validation": dict(zip(run.options.validation, losses, strict=True))}
-        for start, step, learned, *losses in run.history
-    ]
-    means = {line["step"]: np.mean([*line["validation"].values()]) for line in history if line["start"] == name}
-    ended = {
-        BROKEN: f"the loss was NaN or infinite, or a factor too large, after {best.step} of {steps} steps; the best is "
-        "kept",
-        WAITED: f"the validation loss fell no further; {best.step} of {steps} steps were done",
-    }.get(best.ended, f"all {steps} steps were done")
-    first = min(means, key=lambda step: means[step] if np.isfinite(means[step]) else np.inf)
-    return Tuning(ropes[0] if len(ropes) == 1 else ropes, name, first, ended, tuple(history), run.losses())
-
-
 # -- modules of a model ------------------------------------------------------------------------------------------------
 
 
@@ -295,17 +231,11 @@ def _rotaries(model: Module) -> list[Module]:
 @contextmanager
 def _swapped(model: Module, found: Sequence[Module], made: Sequence[Module] | None) -> Iterator[None]:
     """Replace some modules by others."""
-    new = {} if made is None else {id(old): one for old, one in zip(found, made, strict=True)}
-    places = [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent._modules.items()
-        if id(child) in new
-    ]
-    try:
-        for parent, name, child in places:
-            parent._modules[name] = new[id(child)]
+    new = {id(old): one for old, one in zip(found, made or found, strict=True)}
+    with ExitStack() as undo:
+        for parent in [*model.modules()]:
+            for name, child in [*parent._modules.items()]:
+                if id(child) in new:
+                    undo.callback(parent._modules.__setitem__, name, child)
+                    parent._modules[name] = new[id(child)]
         yield
-    finally:
-        for parent, name, child in places:
-            parent._modules[name] = child
