@@ -21,7 +21,6 @@ estimators = pytest.importorskip("rfrope._backends.cpu.estimators", reason=NO_LO
 circle = pytest.importorskip("rfrope._backends.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 estimator_loops = pytest.importorskip("rfrope._backends.cpu.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
 numba = pytest.importorskip("numba", reason=NO_LOOPS)
-loop_draws = pytest.importorskip("loop_draws", reason=NO_LOOPS, exc_type=ImportError)
 
 
 def error_of_sums(kernel, *arguments, length=600):
@@ -212,6 +211,17 @@ def cells(n: int = 20_000) -> np.ndarray:
     return (np.concatenate([ordinary, np.arange(8), 2**51 - 1 - np.arange(8), *octaves]) + 0.5) * 2.0**-52
 
 
+@numba.njit
+def components(law, parameter, factor, table, u, out):
+    work = np.empty(u.size, np.uint64), np.empty(u.size)
+    estimator_loops._component(law, parameter, factor, table, u, *work, out, u.size)
+
+
+@numba.njit
+def radii(table, u, out):
+    estimator_loops._radius(table, u, np.empty(u.size, np.uint64), np.empty(u.size), out, u.size)
+
+
 COMPONENTS = {
     "normal": (quantiles.normal_quantile, ()),
     "laplace": (quantiles.laplace_quantile, ()),
@@ -224,8 +234,8 @@ def test_components_are_scipys_quantiles_and_odd_bit_for_bit(name):
     function, parameters = COMPONENTS[name]
     u = cells()
     below, above = np.empty_like(u), np.empty_like(u)
-    loop_draws.components(quantiles.TABLE, 0.0, 1.0, quantiles.component_table(function, parameters), u, below)
-    loop_draws.components(quantiles.TABLE, 0.0, 1.0, quantiles.component_table(function, parameters), 1.0 - u, above)
+    components(quantiles.TABLE, 0.0, 1.0, quantiles.component_table(function, parameters), u, below)
+    components(quantiles.TABLE, 0.0, 1.0, quantiles.component_table(function, parameters), 1.0 - u, above)
     np.testing.assert_array_equal(above, -below)
     exact = function(*parameters, u)
     # SciPy's Student quantile has an absolute error of some 1e-16 near 0
@@ -235,10 +245,10 @@ def test_components_are_scipys_quantiles_and_odd_bit_for_bit(name):
 def test_components_of_laws_without_a_table():
     u = np.concatenate([cells(), 1.0 - cells()])
     out = np.empty_like(u)
-    loop_draws.components(quantiles.UNIFORM, 0.0, 1.0, np.empty(0), u, out)
+    components(quantiles.UNIFORM, 0.0, 1.0, np.empty(0), u, out)
     np.testing.assert_array_equal(out, 2.0 * u - 1.0)
     for ratio in (1e-3, 1.0, 9.2, 400.0):
-        loop_draws.components(quantiles.LOG_UNIFORM, ratio, 1.0, np.empty(0), u, out)
+        components(quantiles.LOG_UNIFORM, ratio, 1.0, np.empty(0), u, out)
         exact = quantiles.log_uniform_quantile(1.0, math.exp(ratio), ratio, u)
         np.testing.assert_allclose(out, exact, rtol=1e-15 * (4.0 + ratio))
         np.testing.assert_array_equal(out[: out.size // 2], -out[out.size // 2 :])
@@ -258,7 +268,7 @@ def test_radii_are_those_of_the_transport(name):
     function, parameters = RADII[name]
     u = np.concatenate([cells(), 1.0 - cells()])
     out = np.empty_like(u)
-    loop_draws.radii(quantiles.radius_table(function, parameters), u, out)
+    radii(quantiles.radius_table(function, parameters), u, out)
     np.testing.assert_allclose(out, function(*parameters, u), rtol=1e-13)
 
 

@@ -15,6 +15,7 @@ import struct
 import traceback
 import zipfile
 
+import gguf_files
 import numpy as np
 import pytest
 from bad_input import FOREIGN
@@ -232,9 +233,7 @@ def test_gguf_files(files):
     """Copies of a damaged GGUF with divisors: refused, or made; no half of a copy is left."""
     pytest.importorskip("gguf", reason="gguf is not installed")
     folder, _ = files
-    good = b"GGUF" + struct.pack("<IQQ", 3, 0, 2)  # of no tensors, with two keys
-    good += struct.pack("<Q20sIQ5s", 20, b"general.architecture", 8, 5, b"llama")
-    good += struct.pack("<Q20sIf", 20, b"llama.rope.freq_base", 6, 1e4)
+    good = gguf_files.content("llama", {"rope.freq_base": 1e4})
     given_path, made = folder / "given.gguf", folder / "made.gguf"
     rope = rfrope.Rope(rfrope.geometric(4), context=64)
 
