@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, ItemsView, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -27,28 +27,21 @@ _KINDS: tuple[Mapping[str, str], ...] = read_table("rope_keys")
 _SCHEMES = {alias for one in registry.records() for alias in (one.name, *one.aliases)} - {"default"}
 
 
-class Record(Mapping[str, Any]):
+class Record(dict[str, Any]):
     """One level of a config, which remembers the keys that were read."""
 
     def __init__(self, held: Mapping[str, Any]) -> None:
+        super().__init__(held)
         self.held, self.read = held, set[str]()
 
     def __getitem__(self, key: str) -> Any:
         self.read.add(key)
-        return self.held[key]
+        return super().__getitem__(key)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self.held
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.held)
-
-    def __len__(self) -> int:
-        return len(self.held)
-
-    def items(self) -> ItemsView[str, Any]:
-        """Return all keys and values, which reads none of them."""
-        return self.held.items()
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value, or a default."""
+        self.read.add(key)
+        return super().get(key, default)
 
 
 class Unread(NamedTuple):

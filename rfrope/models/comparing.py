@@ -19,7 +19,7 @@ from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read, read_parts
 from rfrope.models.layering import show_layers
-from rfrope.models.parts import first
+from rfrope.models.parts import NAMES
 from rfrope.models.rewriting import (
     SAME,
     SHARE,
@@ -351,9 +351,9 @@ def _describe(rope: Rope, raw: Mapping[str, Any], part: Mapping[str, Any], seq_l
     written = join_dicts(raw)
     values = written | {"rope_type": scheme, "rope_theta": held["rope_theta"]}
     values.pop("type", None)
-    part = first(raw, "partial_rotary_factor")
-    if part is not None:
-        values.setdefault("partial_rotary_factor", part)
+    for name in NAMES["partial_rotary_factor"]:  # the first that the config has
+        if raw.get(name) is not None:
+            values.setdefault("partial_rotary_factor", raw[name])
     if scheme in ("llama3", "yarn", "longrope"):
         values[key] = values.get(key, rope.context) if raw.get(key) is None else raw[key]
     return ConfigRope(rope, values, written, raw, seq_len)

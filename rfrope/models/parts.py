@@ -42,14 +42,6 @@ def is_broken(config: Any) -> bool:
     return False
 
 
-def first(held: Mapping[str, Any], what: str) -> Any:
-    """Return the value under the first name of `what` that a config has, or None."""
-    for name in NAMES[what]:
-        if held.get(name) is not None:
-            return held[name]
-    return None
-
-
 class Part:
     """One part of a model's config, read as the class of its model type reads it."""
 
