@@ -190,6 +190,7 @@ def copy_gguf(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, 
 
 def read_architecture(model: str | os.PathLike[str]) -> str:
     """Return the name of a GGUF's architecture."""
+    files.load_package("gguf", _NEED)  # without which no copy is written
     return read_metadata(path_of("model", model)).name
 
 
