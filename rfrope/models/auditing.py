@@ -16,7 +16,7 @@ from rfrope.data.model_types import known
 from rfrope.models import buffers
 from rfrope.models.buffers import HALVES, ROUNDED, Buffer, bits, find_buffers
 from rfrope.models.configs import from_config, is_config, perceives, read_rope
-from rfrope.models.layering import list_layers
+from rfrope.models.layering import Layers, list_layers, show_layers
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_width
 from rfrope.rotation.rope import Rope, refuse_polar
 
@@ -24,7 +24,8 @@ _EXCEEDS = 1e-3  # error of cos and sin
 _UNBOUNDED = 2**24  # positions to follow frequencies for if there is no context
 _TABLES = "the tables of a model are for blocks of two features"
 _NUMBER = re.compile(r"\.(\d+)\.")
-_UNSEEN = "which layers turn"
+_SWITCH = "use_rope"  # attribute of attention of Llama 4, SmolLM3 and Mistral Large 4 in transformers
+_UNSEEN = "which layers turn{}; rfrope.models.probe runs the model"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Finding(Result):
     ----------
     kind : str
         One of "uninitialised", "width", "half precision", "frequencies", "attention factor", "rows", "too short",
-        "pairing"; from `probe` also "layers", "positions", "sections", "direction", "heads", "state", "not linear",
+        "pairing", "layers"; from `probe` also "positions", "sections", "direction", "heads", "state", "not linear",
         "attention" (it does not get the result of the rotation), "softmax scale".
     where : str
         Name of the buffer, table or layer.
@@ -162,7 +163,8 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     Rounding of frequencies and phases to float32 is not a finding, but ``exceeds`` gives the first position at which it
     costs more than 1e-3. With a config as `rope`, a scheme that depends on the text length may be in its state for a
     short or a long text. If a table has every column twice, their order shows the pairing. Buffers do not show which
-    layers rotate, or what they do: `probe` runs a model. ``unchecked`` and the text say what is left to it.
+    layers rotate, or what they do: `probe` runs a model. If layers differ, the ``use_rope`` switch of attention is
+    compared with the config, in models that have one; ``unchecked`` and the text say what is left to `probe`.
 
     Examples
     --------
@@ -189,8 +191,8 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     if not checked:
         raise ValueError("what holds nothing that rope describes; expected a Rope or config of the same model")
     asked = length if length is not None else max((_context(one) or 0 for one in meant), default=0) or None
-    flags, seen, unchecked = _check_layers(what, rope)
-    found += flags
+    switches, seen, unchecked = _check_switches(what, rope)
+    found += switches
     return Audit(merge_shared(found), (*checked, *seen), asked, min(exceeds, default=None), unchecked)
 
 
@@ -344,28 +346,46 @@ def _check_rows(
 # -- layers that rotate ------------------------------------------------------------------------------------------------
 
 
-def _check_layers(what: Any, config: Any) -> tuple[list[Finding], list[str], str]:
-    """Return faults of the flags by which latent attention chooses its pairing, those checked, and what is open.
-
-    Buffers do not show which layers rotate, nor the pairing of latent attention where a model has no such flag.
-    """
+def _check_switches(what: Any, config: Any) -> tuple[list[Finding], list[str], str]:
+    """Return faults of switches, what was checked, and a description of what the config says and was not checked."""
     config = getattr(what, "config", None) if config is None else config
     if not is_config(config) or not hasattr(what, "named_modules"):
         return [], [], ""
     layers = list_layers(config)
-    ropes, meant = layers.ropes, layers.ropes_by_layer
-    open_ends = [_UNSEEN] if meant is not None and None in meant else []
-    open_ends = [f"{_UNSEEN} by which RoPE"] if len(ropes) > 1 else open_ends
-    latent = [rope for rope in ropes.values() if rope.source.model.turns_last]
-    faults, flags, key = [], {}, ""
-    if latent and latent[0].pairing is not None:
-        key, wanted = known(latent[0].source.model.model_type).get("pairing_by", {}).get("key", ""), latent[0].pairing
-        held = {path: getattr(one, "config", None) for path, one in what.named_modules() if _NUMBER.search(f".{path}.")}
-        flags = {path: flag for path, one in held.items() if isinstance(flag := getattr(one, key, None), bool)}
-        wrong = [path for path, flag in flags.items() if ("interleaved" if flag else "half") != wanted]
-        faults = [
-            Finding("pairing", one, f"{key} is {flags[one]}, and the config says {wanted!r}") for one in wrong[:1]
-        ]
-        open_ends += [] if flags or open_ends else ["the pairing of latent attention"]
-    unseen = f"{open_ends[0]}; rfrope.models.probe runs the model" if open_ends else ""
+    faults, seen, unseen = _check_pairing_flags(what, layers)
+    meant = layers.ropes_by_layer
+    if meant is None:
+        return faults, seen, _UNSEEN.format(" by which RoPE") if len(layers.ropes) > 1 else unseen
+    found: dict[int, bool] = {}
+    for path, part in what.named_modules():  # the switch of each attention layer, but for vision and audio parts
+        value, number = vars(part).get(_SWITCH), _NUMBER.search(f".{path}.")
+        if number and isinstance(value, bool | int | np.integer) and not perceives(path):
+            found[int(number[1])] = bool(value)
+    wrong = {
+        turns: tuple(i for i in sorted(found) if i < len(meant) and found[i] == turns != (meant[i] is not None))
+        for turns in (True, False)
+    }
+    said = {True: "on in {}, where the config has no RoPE", False: "off in {}, where the config has RoPE"}
+    faults += [Finding("layers", _SWITCH, said[turns].format(show_layers(one))) for turns, one in wrong.items() if one]
+    if len(layers.ropes) > 1:
+        unseen = _UNSEEN.format(" by which RoPE")
+    elif None in meant and {*range(len(meant))} - found.keys():
+        unseen = _UNSEEN.format("")
+    return faults, [*seen, *([_SWITCH] if found else [])], unseen
+
+
+def _check_pairing_flags(what: Any, layers: Layers) -> tuple[list[Finding], list[str], str]:
+    """Return faults of the flags by which latent attention chooses its pairing, those checked, and what is open.
+
+    Without such a flag, the model does not show its pairing.
+    """
+    latent = [rope for rope in layers.ropes.values() if rope.source.model.turns_last]
+    if not latent or latent[0].pairing is None:
+        return [], [], ""
+    key, wanted = known(latent[0].source.model.model_type).get("pairing_by", {}).get("key", ""), latent[0].pairing
+    held = {path: getattr(part, "config", None) for path, part in what.named_modules() if _NUMBER.search(f".{path}.")}
+    flags = {path: flag for path, one in held.items() if isinstance(flag := getattr(one, key, None), bool)}
+    wrong = [path for path, flag in flags.items() if ("interleaved" if flag else "half") != wanted]
+    faults = [Finding("pairing", path, f"{key} is {flags[path]}, and the config says {wanted!r}") for path in wrong[:1]]
+    unseen = "" if flags else "the pairing of latent attention; rfrope.models.probe runs the model"
     return faults, [key] if flags else [], unseen

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, files
 from rfrope._core.arguments import printable
 from rfrope.rotation.rope import Rope
 
@@ -17,6 +18,8 @@ COS = ("cos_cached", "cos_cache", "cos")
 SIN = ("sin_cached", "sin_cache", "sin")
 TABLES = ("cos_sin_cache", "freqs_cis", "rotary_cos_sin")
 _HALF = ("float16", "bfloat16")
+_STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # names of safetensors
+_LONGEST = 10**8  # bytes of its header
 ROUNDED = 4e-6  # relative error of float32 exponents at a base of 1e9
 TINY = 1e-29  # frequencies up to this count as 0; exports write a zero as 1e-30 or less
 HALVES = {8: "bfloat16", 11: "float16"}  # by mantissa bits
@@ -78,6 +81,28 @@ def find_buffers(what: Any) -> tuple[Buffer, ...]:
     if not found:
         names = ", ".join((*FREQUENCIES, *COS, *SIN, *TABLES))
         raise ValueError(f"what holds no frequencies or tables of a RoPE; looked for {looked} called {names}")
+    return found
+
+
+def read_stored(folder: str) -> dict[str, np.ndarray]:
+    """Return the frequencies in the safetensors files of a folder; nothing else is read.
+
+    Raises
+    ------
+    ValueError, LookupError, TypeError, AttributeError, OSError
+        If a file is damaged, or cannot be read.
+    """
+    found = {}
+    for path in sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".safetensors")):
+        with files.open_regular(path) as file:
+            size = int.from_bytes(file.read(8), "little")
+            for name, held in files.parse_json(file.read(min(size, _LONGEST)).decode()).items():
+                if name.endswith("inv_freq"):
+                    start, end = held["data_offsets"]
+                    file.seek(8 + size + start)
+                    values = np.frombuffer(file.read(min(end - start, _LONGEST)), _STORED[held["dtype"]])
+                    wide = (values.astype(np.uint32) << 16).view(np.float32) if held["dtype"] == "BF16" else values
+                    found[name] = wide.reshape(held["shape"])
     return found
 
 

@@ -18,7 +18,7 @@ from rfrope.engines import REFERENCE, find_engine
 from rfrope.engines.formulas import RefusedError
 from rfrope.engines.overrides import TYPED, override
 from rfrope.models.auditing import audit
-from rfrope.models.buffers import list_tensors
+from rfrope.models.buffers import list_tensors, read_stored
 from rfrope.models.comparing import EngineReport, RopeComparison, compare
 from rfrope.models.configs import is_config, perceives, read
 from rfrope.models.diffing import Change, diff
@@ -120,6 +120,8 @@ def check(
     rope = tuple(_describe(kind, is_alone=len(layers.kinds) == 1) for kind in layers.kinds)
     found = [*_check_layers(layers, config)]
     found += _audit(target, None, length) if hasattr(target, "named_modules") else ()
+    if isinstance(target, str | os.PathLike) and os.path.isdir(target) and not isinstance(config, str):
+        found += _check_stored(os.fspath(target), config, layers)
     for part, kinds in _group(layers).items():
         found += _check_part(config, part, kinds, names, length, made)
     told = _merge(made)
@@ -214,6 +216,23 @@ def _check_layers(layers: Layers, config: Any) -> Iterator[CheckFinding]:
         yield from [CheckFinding("note", where, model.note)] if model.note else []
         if cost := _describe_cost(rope):
             yield CheckFinding("note", where, cost)
+
+
+def _check_stored(folder: str, config: Any, layers: Layers) -> Iterator[CheckFinding]:
+    """Yield differences between the config and frequencies stored beside the weights.
+
+    These are notes: transformers computes its own, and its older versions stored them without the scheme.
+    """
+    try:
+        stored = read_stored(folder)
+        faults = audit(stored, config).findings if stored else ()
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        yield CheckFinding("note", "safetensors", f"stored frequencies are not read: {error}")
+        return
+    is_plain = all(rope.source.rope_parameters["rope_type"] == "default" for rope in layers.ropes.values())
+    for one in faults:
+        kind = "wrong" if is_plain and one.kind != "half precision" else "note"
+        yield CheckFinding(kind, one.where, f"stored beside the weights: {one.text}; engines that load them use them")
 
 
 def _falls_short(rope: Rope) -> bool:

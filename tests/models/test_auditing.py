@@ -545,6 +545,21 @@ def small():
     return lambda model_type, **more: tiny_models.made(model_type, num_hidden_layers=8, **more)
 
 
+def test_layers_that_turn_and_should_not_and_others_that_do_not(small):
+    model = small("smollm3")
+    passed = models.audit(model)
+    assert (passed.passed, passed.unchecked) == (True, "")
+    assert "use_rope" in passed.checked
+    for one in model.model.layers:
+        one.self_attn.use_rope = True
+    finding = the_fault(models.audit(model), "layers")
+    assert finding.text == "on in layers 3, 7, where the config has no RoPE"
+    for one in model.model.layers:
+        one.self_attn.use_rope = False
+    assert "off in layers 0-2, 4-6, where the config has RoPE" in str(models.audit(model))
+    assert the_fault(models.audit(small("smollm3"), model.config.to_dict() | {"no_rope_layers": [1] * 8}), "layers")
+
+
 @pytest.mark.parametrize(
     ("model_type", "words"), [("gemma3_text", "by which RoPE"), ("cohere2", "which layers turn;"), ("llama", "")]
 )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import rows
 from published import PUBLISHED
@@ -124,6 +125,32 @@ def test_params_of_mistral_and_meta(tmp_path, more, scheme):
     assert rfrope.from_config(PARAMS | more)[0].source == rope.source
     path.write_text(json.dumps(PARAMS | {"rope_factor": 2.0}))
     assert check(path).verdict.startswith("cannot tell: rope_factor is 2.0")
+
+
+STORED = {  # frequencies as a safetensors file holds them: dtype, values and verdict, and what is said
+    "float32": ("F32", rfrope.geometric(64, base=1e6).astype("<f4"), "right", ""),
+    "bfloat16": ("BF16", (rfrope.geometric(64, base=1e6).astype("<f4").view("<u4") >> 16).astype("<u2"), "right",
+                 "bfloat16"),
+    "base": ("F32", rfrope.geometric(64).astype("<f4"), "wrong", "those of base 10000 instead of 1e+06"),
+    "memory": ("F32", np.full(64, 3e30, "<f4"), "wrong", "uninitialised memory"),
+    "another dtype": ("I64", np.zeros(64, "<i8"), "right", "stored frequencies are not read"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_frequencies_beside_the_weights_are_read(tmp_path, name):
+    dtype, values, verdict, says = STORED[name]
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    entry = {"dtype": dtype, "shape": [64], "data_offsets": [4, 4 + values.nbytes]}
+    other = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    header = json.dumps({"lm_head.weight": other, "model.rotary_emb.inv_freq": entry}).encode()
+    content = len(header).to_bytes(8, "little") + header + bytes(4) + values.tobytes()
+    (tmp_path / "model.safetensors").write_bytes(content)
+    found = check(tmp_path)
+    assert (found.status, says in str(found)) == (verdict, True), found
+    assert bool(says) == ("stored" in str(found))
+    (tmp_path / "model.safetensors").write_bytes(content[:-7])
+    assert "stored frequencies are not read" in str(check(tmp_path))
 
 
 def test_files_need_numpy_alone_and_no_code_beside_them_is_run(tmp_path):
