@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,9 @@ import numpy as np
 from rfrope._core import angles, array
 from rfrope._core.arguments import positive, whole
 from rfrope._core.array import Array
-from rfrope._core.results import Result, map_arrays, returned_as_given
+from rfrope._core.results import Report, Result, Words, map_arrays, returned_as_given
 from rfrope.analysis.fits import KernelFit, find_law
-from rfrope.heads.documents import Lags, Setting, Sums, sum_document
+from rfrope.heads.documents import Head, Sums, sum_document
 from rfrope.heads.peaks import peak_of_waves
 from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
 
@@ -174,33 +174,36 @@ class Atlas(Result):
     def head_table(self) -> dict[str, np.ndarray]:
         """Return one row per head, as columns by name; each estimate is followed by its error, ``_stderr``."""
         self = map_arrays(array.to_host, self)
-        half, table = self.order.shape[1] // 2, {"layer": self.layer, "head": self.head}
-        for name in _OF_HEADS:
-            table |= _columns(name, getattr(self, name))
-        for name in ("predicted", "change", "norm_change"):
-            one = getattr(self, name)
-            table |= _columns(f"{name}_half", HeadEstimate(one.value[:, half], one.stderr[:, half]))
+        half = self.order.shape[1] // 2
+        table = {"layer": self.layer, "head": self.head} | self._columns(_OF_HEADS)
+        table |= self._columns(("predicted", "change", "norm_change"), (slice(None), half), "_half")
         removable = np.sum(self.removable_blocks(), axis=1)
         return table | {"removable_blocks": removable, "outliers": np.sum(self.outlier, axis=1)}
 
     def block_table(self) -> dict[str, np.ndarray]:
         """Return one row per block of each head, as columns by name."""
         self = map_arrays(array.to_host, self)
-        heads, blocks = self.order.shape
-        table = {name: np.repeat(getattr(self, name), blocks) for name in ("layer", "head")}
-        table |= {"block": np.tile(np.arange(blocks), heads), "frequency": self._repeat_for_heads(self.frequencies)}
-        for name in ("share", "concentration_q", "concentration_k", "strength", "angle"):
-            one = getattr(self, name)
-            table |= _columns(name, HeadEstimate(one.value.reshape(-1), one.stderr.reshape(-1)))
-        table |= {"outlier": self.outlier.reshape(-1), "partial": self._repeat_for_heads(self.partial)}
-        table |= {"one_sign": self.one_sign.reshape(-1), "removable_blocks": self.removable_blocks().reshape(-1)}
-        ranks = {"rank": self.order, "norm_rank": self.norm_order}
-        return table | {name: np.argsort(order, axis=1).reshape(-1) for name, order in ranks.items()}
+        layer, head, block, frequency = (
+            np.broadcast_to(one, self.order.shape)
+            for one in (self.layer[:, None], self.head[:, None], np.arange(self.order.shape[1]), self.frequencies)
+        )
+        table = {"layer": layer, "head": head, "block": block, "frequency": frequency}
+        table |= self._columns(("share", "concentration_q", "concentration_k", "strength", "angle"))
+        table |= {"outlier": self.outlier, "partial": np.broadcast_to(self.partial, self.order.shape)}
+        table |= {"one_sign": self.one_sign, "removable_blocks": self.removable_blocks()}
+        table |= {"rank": np.argsort(self.order, axis=1), "norm_rank": np.argsort(self.norm_order, axis=1)}
+        return {name: column.reshape(-1) for name, column in table.items()}
 
-    def _repeat_for_heads(self, blocks: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(blocks, self.order.shape).reshape(-1)
+    def _columns(self, names: Sequence[str], at: Any = ..., ending: str = "") -> dict[str, np.ndarray]:
+        estimates = ((f"{name}{ending}", getattr(self, name)) for name in names)
+        return {
+            title: values[at]
+            for name, one in estimates
+            for title, values in ((name, one.value), (f"{name}_stderr", one.stderr))
+        }
 
-    def __str__(self) -> str:
+    def report(self) -> Report:
+        """Return the findings in words."""
         self = map_arrays(array.to_host, self)
         heads, blocks = self.order.shape
         seen, half = self.lag_explained.value, blocks // 2
@@ -216,15 +219,11 @@ class Atlas(Result):
             f"heads), or by {np.median(self.norm_change.value[:, half]):.3g} if chosen by norms; norms are worse in "
             f"{better:.0%} of the heads.",
         ]
-        return "\n".join(lines)
+        return Report([Words(lines)], lines[1])
 
 
 _SINK = ("sink", "sink_key", "sink_slow", "sink_fast", "sink_content")
 _OF_HEADS = ("variance", "unturned", "offset", "lag_explained", "curve_explained", *_SINK)
-
-
-def _columns(name: str, estimate: HeadEstimate) -> dict[str, np.ndarray]:
-    return {name: estimate.value, f"{name}_stderr": estimate.stderr}
 
 
 @returned_as_given
@@ -344,7 +343,7 @@ class AtlasBuilder:
         self._documents: list[Sums] = []
         self._shapes: tuple[tuple[int, ...], ...] = ()
         self._pairing = pairing_for(self.rope, None)
-        self._sets: list[tuple[Setting, Lags]] = []
+        self._heads: list[Head] = []
 
     def add(self, q: Array, k: Array) -> None:
         """Read one document: queries ``(H, tokens, d)`` and keys ``(G, tokens, d)``, of the same shapes for all.
@@ -359,7 +358,7 @@ class AtlasBuilder:
             raise ValueError(
                 f"q has shape {q.shape} and k {k.shape}; expected H heads of queries and G of keys, H / G whole"
             )
-        if not self._sets:
+        if not self._heads:
             if self.omega.ndim > 1 and len(self.omega) != len(q):
                 raise ValueError(
                     f"rope has frequencies of {len(self.omega)} heads, but q has {len(q)}; expected as many"
@@ -367,16 +366,13 @@ class AtlasBuilder:
             factor = self.rope.attention_factor**2
             scale = factor * (q.shape[-1] ** -0.5 if self.scale is None else self.scale)
             self._shapes = (q.shape, k.shape)
-            for one in np.atleast_2d(self.omega):
-                setting = Setting(one, self._pairing, scale, self.skip)
-                lags = Lags.from_setting(setting, q.shape[1])
-                first = self._sets[0][1] if self._sets else lags
-                self._sets.append((setting, lags._replace(distance=first.distance)))  # large, and the same
+            given = (self._pairing, scale, self.skip, q.shape[1], q.shape[-1] - 2 * self.omega.shape[-1])
+            self._heads = [Head.prepare(one, *given) for one in np.atleast_2d(self.omega)]
         if self._shapes != (q.shape, k.shape):
             raise ValueError(
                 f"q has shape {q.shape}, but {self._shapes[0]} in documents before; expected equal lengths"
             )
-        self._documents.append(sum_document(q, k, self._sets))
+        self._documents.append(sum_document(q, k, self._heads))
 
     def _checked(self, name: str, x: Any) -> np.ndarray:
         host = array.to_host(array.asarray(x, array.namespace(**{name: x}), name=name), name)
@@ -419,8 +415,16 @@ class AtlasBuilder:
         places = np.asarray(named, np.int64).reshape(number, 2)
         context = tokens if self.context is None else self.context
         documents = Sums(*(np.stack(column) for column in zip(*self._documents, strict=True)))
-        reader = _Reader(self._sets, documents)
-        estimates = reader.estimate()
+        means = Sums(*(np.mean(one, axis=0) for one in documents))
+        order = np.stack([greedy_order(one) for one in means.predicted])
+        norm_order = np.argsort(means.norm_q * means.norm_k, axis=1, kind="stable")
+
+        def read(sums: Sums, count: int) -> dict[str, np.ndarray]:
+            changes = {"predicted": (sums.predicted, order), "change": (sums.measured, order)}
+            changes |= {"norm_change": (sums.measured, norm_order)}
+            return _read(self._heads, sums, count) | {name: _changes(*one) for name, one in changes.items()}
+
+        estimates = _jackknife(read, documents, means)
         strength = estimates["strength"].value
         return Atlas(
             layer=places[:, 0],
@@ -434,8 +438,8 @@ class AtlasBuilder:
             outlier=strength > _OUTLIER * np.median(strength, axis=1, keepdims=True),
             partial=np.abs(self.omega) * context < 2.0 * math.pi,
             one_sign=keeps_sign(estimates["angle"].value, self.omega * (context - 1)),
-            order=reader.order,
-            norm_order=reader.norm_order,
+            order=order,
+            norm_order=norm_order,
             **estimates,
         )
 
@@ -449,73 +453,53 @@ def keeps_sign(angle: np.ndarray, reach: np.ndarray) -> np.ndarray:
 # -- from sums over documents to statistics ----------------------------------------------------------------------------
 
 
-class _Reader:
-    """Statistics from sums over documents; blocks are stilled in the order found from all documents."""
+def _jackknife(
+    read: Callable[[Sums, int], dict[str, np.ndarray]], documents: Sums, means: Sums
+) -> dict[str, HeadEstimate]:
+    """Return statistics of means over documents, with errors from leaving out one document at a time."""
+    count, left = len(documents.level), []
+    for one in range(count):
+        rest = (mean + (mean - each[one]) / (count - 1.0) for mean, each in zip(means, documents, strict=True))
+        left.append(read(Sums(*rest), count - 1))
+    estimates = {}
+    for name, value in read(means, count).items():
+        apart = np.stack([one[name] for one in left]) - value
+        if name == "angle":
+            apart = np.angle(np.exp(1j * apart))
+        apart = apart - np.mean(apart, axis=0)
+        estimates[name] = HeadEstimate(value, np.sqrt((count - 1.0) / count * np.sum(apart * apart, axis=0)))
+    return estimates
 
-    def __init__(self, sets: Sequence[tuple[Setting, Lags]], documents: Sums) -> None:
-        self.sets, self.documents = sets, documents
-        self.means = Sums(*(np.mean(one, axis=0) for one in documents))
-        self.order = np.stack([greedy_order(one) for one in self.means.predicted])
-        self.norm_order = np.argsort(self.means.norm_q * self.means.norm_k, axis=1, kind="stable")
 
-    def estimate(self) -> dict[str, HeadEstimate]:
-        """Return the statistics of all documents, with their jackknife errors."""
-        means, count = self.means, len(self.documents.level)
-        square = np.mean(self.documents.by_lag**2, axis=0)
-        left = []
-        for one in range(count):
-            others = (
-                mean + (mean - each[one]) / (count - 1.0) for mean, each in zip(means, self.documents, strict=True)
-            )
-            rest = square + (square - self.documents.by_lag[one] ** 2) / (count - 1.0)
-            left.append(self.read(Sums(*others), rest, count - 1))
-        estimates = {}
-        for name, value in self.read(means, square, count).items():
-            apart = np.stack([one[name] for one in left]) - value
-            if name == "angle":
-                apart = np.angle(np.exp(1j * apart))
-            apart = apart - np.mean(apart, axis=0)
-            stderr = np.sqrt((count - 1.0) / count * np.sum(apart * apart, axis=0))
-            estimates[name] = HeadEstimate(value, stderr)
-        return estimates
-
-    def read(self, sums: Sums, square: np.ndarray, count: int) -> dict[str, np.ndarray]:
-        """Return statistics of so many documents, named as in `Atlas`; `square` is the mean square of `by_lag`."""
-        setting, lags = self.sets[0]
-        turned, weights = len(setting.omega), lags.counts / np.sum(lags.counts)
-        variance = np.sum(sums.covariance, axis=1)
-        z = setting.scale * np.conj(sums.centre_q) * sums.centre_k
-        rest, z = np.sum(z[:, turned:].real, axis=1), z[:, :turned]
-        n = len(weights)
-        curves, offsets = [], []
-        for i, head in enumerate(z):  # each head's curve, ``Re z exp(i lag omega)``, and its peak
-            own, lags = self.sets[i % len(self.sets)]
-            curves.append(lags.cos[:n] @ head.real + lags.sin[:n] @ head.imag)
-            turns = bool(np.any((np.abs(head) > 0.0) & (own.omega != 0.0)))
-            peak = peak_of_waves(own.omega, head.real, -head.imag, 1.0 - n, 0.0).offset if turns else math.nan
-            offsets.append(peak)
-        curve = np.stack(curves) + rest[:, None]
-        apart = curve - np.sum(weights * curve, axis=1, keepdims=True)
-        between = np.sum(weights * (count * sums.by_lag**2 - square) / (count - 1.0), axis=1)
-        by_curve = np.sum(weights * apart * (2.0 * sums.by_lag - apart), axis=1)
-        sink = dict(zip(_SINK, sums.sink.T, strict=True))
-        return sink | {
-            "variance": variance,
-            "share": _ratio(sums.covariance[:, :turned], variance[:, None]),
-            "unturned": _ratio(np.sum(sums.covariance[:, turned:], axis=1), variance),
-            "curve": curve,
-            "by_lag": sums.by_lag + sums.level[:, None],
-            "offset": np.asarray(offsets),
-            "lag_explained": _ratio(between, variance),
-            "curve_explained": _ratio(by_curve, variance),
-            "concentration_q": _ratio(np.abs(sums.centre_q[:, :turned]) ** 2, sums.power_q),
-            "concentration_k": _ratio(np.abs(sums.centre_k[:, :turned]) ** 2, sums.power_k),
-            "strength": setting.scale * sums.norm_q * sums.norm_k,
-            "angle": np.angle(z),
-            "predicted": _changes(sums.predicted, self.order),
-            "change": _changes(sums.measured, self.order),
-            "norm_change": _changes(sums.measured, self.norm_order),
-        }
+def _read(heads: Sequence[Head], sums: Sums, count: int) -> dict[str, np.ndarray]:
+    """Return statistics from means over so many documents, named as in `Atlas`."""
+    turned, n, counts = len(heads[0].omega), len(heads[0].counts), heads[0].counts
+    weights, variance = counts / np.sum(counts), np.sum(sums.covariance, axis=1)
+    z = heads[0].scale * np.conj(sums.centre_q) * sums.centre_k
+    curves, offsets = [], []
+    for i, mean in enumerate(z):  # each head's curve, ``Re z exp(i lag omega)``, and its peak
+        own, part = heads[i % len(heads)], mean[:turned]
+        curves.append(own.turn[:n].view(np.float64) @ mean.view(np.float64))
+        turns = bool(np.any((np.abs(part) > 0.0) & (own.omega != 0.0)))
+        offsets.append(peak_of_waves(own.omega, part.real, -part.imag, 1.0 - n, 0.0).offset if turns else math.nan)
+    curve = np.stack(curves)
+    apart = curve - np.sum(weights * curve, axis=1, keepdims=True)
+    between = np.sum(weights * (count * sums.by_lag**2 - sums.by_lag_squared) / (count - 1.0), axis=1)
+    by_curve = np.sum(weights * apart * (2.0 * sums.by_lag - apart), axis=1)
+    return dict(zip(_SINK, sums.sink.T, strict=True)) | {
+        "variance": variance,
+        "share": _ratio(sums.covariance[:, :turned], variance[:, None]),
+        "unturned": _ratio(np.sum(sums.covariance[:, turned:], axis=1), variance),
+        "curve": curve,
+        "by_lag": sums.by_lag + sums.level[:, None],
+        "offset": np.asarray(offsets),
+        "lag_explained": _ratio(between, variance),
+        "curve_explained": _ratio(by_curve, variance),
+        "concentration_q": _ratio(np.abs(sums.centre_q[:, :turned]) ** 2, sums.power_q),
+        "concentration_k": _ratio(np.abs(sums.centre_k[:, :turned]) ** 2, sums.power_k),
+        "strength": heads[0].scale * sums.norm_q * sums.norm_k,
+        "angle": np.angle(z[:, :turned]),
+    }
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

@@ -21,52 +21,40 @@ _CHUNK = 32  # tokens whose pairs are formed one by one; pairs of other tokens c
 _PRODUCTS = 2**18  # multiplications at once: beyond, linear algebra starts threads, which wait where cores are busy
 
 
-class Setting(NamedTuple):
-    """Constants of a head in all documents: frequencies ``(D,)``, pairing, scale, skipped tokens."""
+class Head(NamedTuple):
+    """Constants of a head in all documents of one length; blocks are complex numbers."""
 
-    omega: np.ndarray
+    omega: np.ndarray  # (D,)
     pairing: str
     scale: float
     skip: int
-
-
-class Lags(NamedTuple):
-    """Sums that depend only on the number of tokens and the frequencies."""
-
-    # (tokens, D): those of position times frequency
-    cos: np.ndarray
-    sin: np.ndarray
-    # (n, n): distance of each pair of the n tokens that are not skipped; n for those that the mask hides
-    distance: np.ndarray
-    counts: np.ndarray  # (n,): pairs at each distance
-    # (D, D): sums over pairs of products of ``1 - cos u_i`` and ``sin u_i`` (both first, mixed, both second): for keys
-    # that vary from token to token, and for a key that is the same, less the mean of each query
+    turn: np.ndarray  # (tokens, D + rest): ``exp(i position omega)``; 1 for features that are not turned
+    counts: np.ndarray  # (n,): pairs at each distance, of the n tokens that are not skipped
+    # (D, D): sums over pairs of ``w_i w_j`` and of ``w_i conj(w_j)`` for ``w = 1 - exp(i lag omega)``: for keys that
+    # vary from token to token, and for a key that is the same, less the mean of each query
     varied: tuple[np.ndarray, ...]
     centred: tuple[np.ndarray, ...]
 
     @classmethod
-    def from_setting(cls, setting: Setting, tokens: int) -> Lags:
-        """Return the sums for documents of `tokens` tokens."""
-        wave = CosSin.from_angles(angles_at(np.arange(tokens, dtype=np.float64), setting.omega))
-        n = tokens - setting.skip
-        distance = np.subtract.outer(np.arange(n), np.arange(n))
-        counts = np.arange(n, 0, -1.0)
-        # a key is at lag -distance, so its sine is minus that of the distance
-        falls, sines = 1.0 - wave.cos[:n], -wave.sin[:n]
-        shared = np.cumsum((1.0 / np.arange(1.0, n + 1.0))[::-1])[::-1]  # of queries that see this distance
-        weights, varied, centred = counts - shared, [], []
-        for first, second in ((falls, falls), (falls, sines), (sines, sines)):
-            varied.append((first * weights[:, None]).T @ second)
-            means = np.cumsum(first, axis=0) / np.arange(1.0, n + 1.0)[:, None]
-            centred.append((first * counts[:, None]).T @ second - means.T @ np.cumsum(second, axis=0))
-        return cls(wave.cos, wave.sin, np.where(distance >= 0, distance, n), counts, tuple(varied), tuple(centred))
+    def prepare(cls, omega: np.ndarray, pairing: str, scale: float, skip: int, tokens: int, rest: int) -> Head:
+        """Return the constants for documents of so many tokens, with so many features that are not turned."""
+        cos, sin, _ = CosSin.from_angles(angles_at(np.arange(tokens, dtype=np.float64), omega))
+        turn = np.pad(cos + 1j * sin, ((0, 0), (0, rest)), constant_values=1.0)
+        n = tokens - skip
+        counts, keys = np.arange(n, 0, -1.0), np.arange(1.0, n + 1.0)
+        change = 1.0 - np.conj(turn[:n, : len(omega)])  # a key is at lag -distance
+        shared = np.cumsum(1.0 / keys[::-1])[::-1]  # of queries that see this distance
+        varied = _sum_products(np.sqrt(counts - shared)[:, None] * change)
+        total = np.cumsum(change, axis=0)  # over the keys of each query
+        every, means = _sum_products(np.sqrt(counts)[:, None] * change), _sum_products(total / np.sqrt(keys)[:, None])
+        centred = every[0] - means[0], every[1] - means[1]
+        return cls(omega, pairing, scale, skip, turn, counts, varied, centred)
 
 
 class Sums(NamedTuple):
     """Averages over one document: arrays with a leading axis of heads, D blocks, n lags ``0, -1, ..., 1 - n``."""
 
-    # complex, (heads, D + rest): mean of each block, first feature real; features that are not turned follow as blocks
-    # of their own
+    # complex, (heads, D + rest): mean of each block; features that are not turned follow as blocks of their own
     centre_q: np.ndarray
     centre_k: np.ndarray
     # (heads, D): mean squared length, and mean length, of each block
@@ -76,6 +64,7 @@ class Sums(NamedTuple):
     norm_k: np.ndarray
     covariance: np.ndarray  # (heads, D + rest): covariance, over pairs, of each block's part with the whole score
     by_lag: np.ndarray  # (heads, n): mean score at each lag less the mean over all pairs
+    by_lag_squared: np.ndarray
     level: np.ndarray  # (heads,): mean score over all pairs
     # (heads, D, D): mean product of the changes of two blocks, each less its mean over the keys of a query: as means
     # and covariances of q and k alone have it, and over the pairs themselves
@@ -85,68 +74,63 @@ class Sums(NamedTuple):
     sink: np.ndarray
 
 
-def sum_document(q: np.ndarray, k: np.ndarray, sets: Sequence[tuple[Setting, Lags]]) -> Sums:
+def sum_document(q: np.ndarray, k: np.ndarray, heads: Sequence[Head]) -> Sums:
     """Return the sums of one document, from float64 ``(heads, tokens, d)`` and ``(key heads, tokens, d)``.
 
-    `sets` has one entry for all heads, or one for each.
+    `heads` has one entry for all heads, or one for each.
     """
     group = len(q) // len(k)
-    heads = [_sum_head(q[head], k[head // group], *sets[head % len(sets)]) for head in range(len(q))]
-    return Sums(*(np.stack(column) for column in zip(*heads, strict=True)))
+    found = [_sum_head(q[i], k[i // group], heads[i % len(heads)]) for i in range(len(q))]
+    return Sums(*(np.stack(column) for column in zip(*found, strict=True)))
 
 
-def _sum_head(q: np.ndarray, k: np.ndarray, setting: Setting, lags: Lags) -> Sums:
+def _sum_head(q: np.ndarray, k: np.ndarray, head: Head) -> Sums:
     """As `sum_document`, without the axis of heads."""
-    turned, skip = len(setting.omega), setting.skip
-    parts = [blocks.halves(x, turned, setting.pairing, np) for x in (q, k)]
-    (q_1, q_2), (k_1, k_2) = parts
-    rotated = []  # (tokens, 2, blocks)
-    for part in parts:
-        features = np.stack(part, axis=1)
-        one, two = (each[:, :turned] for each in part)
-        features[:, 0, :turned] = one * lags.cos - two * lags.sin
-        features[:, 1, :turned] = one * lags.sin + two * lags.cos
-        rotated.append(features)
-    x, y = setting.scale * rotated[0], rotated[1]
-    flat = [one.reshape(len(one), -1) for one in (x, y)]
-    scores = _multiply(flat[0], flat[1].T)
-    seen_q, seen_k = (one[skip:] for one in flat)
-    pairs, masked = float(np.sum(lags.counts)), np.tril(scores[skip:, skip:])
-    by_lag = np.bincount(lags.distance.reshape(-1), masked.reshape(-1), len(lags.counts) + 1)[:-1]
+    turned, skip = len(head.omega), head.skip
+    q, k = (one + 1j * other for one, other in (blocks.halves(x, turned, head.pairing, np) for x in (q, k)))
+    x, y = head.scale * head.turn * q, head.turn * k
+    flat_x, flat_y = x.view(np.float64), y.view(np.float64)
+    scores = _multiply(flat_x, flat_y.T)
+    seen_x, seen_y, masked = flat_x[skip:], flat_y[skip:], np.tril(scores[skip:, skip:])
+    n, pairs = len(masked), float(np.sum(head.counts))
+    # a row shorter than the padded ones moves each row by one: columns are then distances
+    shifted = np.pad(masked[:, ::-1], ((0, 0), (0, n))).reshape(-1)[: n * (2 * n - 1)].reshape(n, -1)
+    by_lag = np.sum(shifted, axis=0)[n - 1 :]
     level = np.asarray(np.sum(by_lag) / pairs)
-    means = np.sum(seen_q * np.cumsum(seen_k, axis=0), axis=0) / pairs
-    covariance = np.sum(seen_q * _multiply(masked, seen_k), axis=0) / pairs - means * level
-    plain_q, plain_k = (np.stack(part, axis=1)[skip:, :, :turned] for part in parts)
-    still_q = np.concatenate([setting.scale * plain_q, -x[skip:, :, :turned]], axis=1)
-    still_k = np.concatenate([plain_k, y[skip:, :, :turned]], axis=1)
-    lengths = [np.hypot(*np.moveaxis(one, 1, 0)) for one in (plain_q, plain_k)]
+    by_lag = by_lag / head.counts - level
+    means = np.sum(seen_x * np.cumsum(seen_y, axis=0), axis=0) / pairs
+    covariance = np.sum(seen_x * _multiply(masked, seen_y), axis=0) / pairs - means * level
+    sink = _split_sink(x, k, scores, head)
+    centres = np.mean(q[skip:], axis=0), np.mean(k[skip:], axis=0)
+    q, k, x, y = (one[skip:, :turned] for one in (q, k, x, y))
+    lengths = np.abs(q), np.abs(k)
+    still_x = np.stack([head.scale * q.real, head.scale * q.imag, -x.real, -x.imag], axis=1)
+    still_y = np.stack([k.real, k.imag, y.real, y.imag], axis=1)
     return Sums(
-        np.mean(q_1[skip:] + 1j * q_2[skip:], axis=0),
-        np.mean(k_1[skip:] + 1j * k_2[skip:], axis=0),
-        np.mean(lengths[0] ** 2, axis=0),
-        np.mean(lengths[1] ** 2, axis=0),
-        np.mean(lengths[0], axis=0),
-        np.mean(lengths[1], axis=0),
-        covariance.reshape(2, -1).sum(axis=0),
-        by_lag / lags.counts - level,
+        *centres,
+        *(np.mean(one**2, axis=0) for one in lengths),
+        *(np.mean(one, axis=0) for one in lengths),
+        covariance.reshape(-1, 2).sum(axis=1),
+        by_lag,
+        by_lag**2,
         level,
-        setting.scale**2 / pairs * _predict_changes(plain_q, plain_k, lags),
-        _measure_changes(still_q, still_k) / pairs,
-        _split_sink(flat[0], k_1 + 1j * k_2, scores, setting, lags),
+        head.scale**2 / pairs * _predict_changes(q, k, head),
+        _measure_changes(still_x, still_y) / pairs,
+        sink,
     )
 
 
 def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return ``a @ b``, made some rows at a time."""
-    step = max(1, _PRODUCTS // b.size)
+    """Return ``a @ b`` without threads of linear algebra."""
+    a, step = np.ascontiguousarray(a), max(1, _PRODUCTS // b.size)  # a view would start threads
     return np.concatenate([a[first : first + step] @ b for first in range(0, len(a), step)])
 
 
-def _gram(x: np.ndarray) -> np.ndarray:
-    """Return ``x^T x``, made some rows at a time."""
-    other, step = np.ascontiguousarray(x.T), max(1, _PRODUCTS // x.shape[1] ** 2)  # a view would start threads
-    found = sum(other[:, first : first + step] @ x[first : first + step] for first in range(0, len(x), step))
-    return np.asarray(found)
+def _sum_products(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums over rows of ``z_i z_j`` and of ``z_i conj(z_j)``, ``(D, D)`` each."""
+    parts = np.stack([z.real, z.imag], axis=1).reshape(len(z), -1)
+    (aa, ab), (ba, bb) = _multiply(parts.T, parts).reshape(2, z.shape[1], 2, -1).swapaxes(1, 2)
+    return aa - bb + 1j * (ab + ba), aa + bb + 1j * (ba - ab)
 
 
 # -- stilled blocks ----------------------------------------------------------------------------------------------------
@@ -173,54 +157,43 @@ def _measure_changes(q: np.ndarray, k: np.ndarray) -> np.ndarray:
             change += one[:, None, term] * other[None, :, term]
         change *= np.tri(len(one))[:, :, None]
         near += np.matmul(np.ascontiguousarray(change.swapaxes(1, 2)), change).sum(axis=0)
-    return far + near - _gram(means)
+    return far + near - _multiply(means.T, means)
 
 
-def _predict_changes(q: np.ndarray, k: np.ndarray, lags: Lags) -> np.ndarray:
-    """As `_measure_changes`, if queries and keys were drawn independently of one another and of their positions."""
-    (n, _, turned), centre = q.shape, np.mean(k, axis=0)
-    of_q, of_k = (  # second moments, ``sum_n x_nai x_nbj / n`` as ``(a, b, i, j)``
-        _gram(x.reshape(n, -1)).reshape(2, turned, 2, turned).transpose(0, 2, 1, 3) / n for x in (q, k - centre)
-    )
-    of_centre = centre[:, None, :, None] * centre[None, :, None, :]
-    found = np.zeros(of_q.shape[2:])
-    for moments, (falls, mixed, sines) in ((of_k, lags.varied), (of_centre, lags.centred)):
-        cosine = sum(of_q[a, b] * moments[a, b] for a in (0, 1) for b in (0, 1))
-        # B = q_2 k_1 - q_1 k_2
-        both = sum(of_q[a, 1] * moments[a, 0] - of_q[a, 0] * moments[a, 1] for a in (0, 1))
-        sine = of_q[1, 1] * moments[0, 0] + of_q[0, 0] * moments[1, 1]
-        sine = sine - of_q[1, 0] * moments[0, 1] - of_q[0, 1] * moments[1, 0]
-        crossed = both * mixed  # A_i (1 - cos u_i) with B_j sin u_j, which is subtracted
-        found += cosine * falls - crossed - crossed.T + sine * sines
+def _predict_changes(q: np.ndarray, k: np.ndarray, head: Head) -> np.ndarray:
+    """As `_measure_changes`, if queries and keys were drawn independently of one another and of their positions.
+
+    A change is ``Re z w`` with ``z = conj(q) k``; a product of two is half of ``Re(z_i w_i (z_j w_j + conj(z_j w_j)))``.
+    """
+    centre, of_q = np.mean(k, axis=0), _sum_products(q)
+    found = np.zeros(of_q[0].shape)
+    for keys, of_lags in ((k - centre, head.varied), (centre[None], head.centred)):
+        for mine, other, lags in zip(of_q, _sum_products(keys), of_lags, strict=True):
+            found += (np.conj(mine) * other * lags).real / (2.0 * len(q) * len(keys))
     return found
 
 
 # -- the first token ---------------------------------------------------------------------------------------------------
 
 
-def _split_sink(q: np.ndarray, k: np.ndarray, scores: np.ndarray, setting: Setting, lags: Lags) -> np.ndarray:
+def _split_sink(x: np.ndarray, k: np.ndarray, scores: np.ndarray, head: Head) -> np.ndarray:
     """Attention on the first key by the later half of the queries, and what its score is above that of the others.
 
-    q is rotated and scaled, ``(tokens, 2 blocks)``; k is complex, before rotation.
+    x are rotated and scaled queries, k keys before rotation.
     """
-    n, turned = len(scores), len(setting.omega)
+    n = len(scores)
     rows = np.arange(n // 2, n)
     is_seen = np.arange(n) <= rows[:, None]
     weights = np.where(is_seen, scores[rows], -math.inf)
     weights = np.exp(weights - np.max(weights, axis=1, keepdims=True))
     attention = np.mean(weights[:, 0] / np.sum(weights, axis=1))
     others = (np.sum(scores[rows], axis=1, where=is_seen) - scores[rows, 0]) / rows
-    centre = np.mean(k[1:], axis=0)
-    turn = lags.cos + 1j * lags.sin
-    mean_turn = (np.cumsum(turn, axis=0)[rows] - turn[0]) / rows[:, None]  # over the keys 1, ..., m
-    there = np.repeat(centre[None], len(rows), axis=0)
-    there[:, :turned] *= mean_turn  # the mean key where the others are
-    half = q[rows].reshape(len(rows), 2, -1)
-    z = half[:, 0] - 1j * half[:, 1]  # conjugate
+    centre, z = np.mean(k[1:], axis=0), np.conj(x[rows])
+    mean_turn = (np.cumsum(head.turn, axis=0)[rows] - head.turn[0]) / rows[:, None]  # over the keys 1, ..., m
+    there = centre * mean_turn  # the mean key where the others are
     own = np.sum((z * (k[0] - centre)).real, axis=1)
-    lag = (z * (centre - there)).real
-    slow = np.zeros(lag.shape[-1], bool)
-    slow[:turned] = np.abs(setting.omega) * (n - 1) < 2.0 * math.pi
+    lag = (z * (centre - there)).real[:, : len(head.omega)]
+    slow = np.abs(head.omega) * (n - 1) < 2.0 * math.pi
     content = np.sum((z * there).real, axis=1) - others
     parts = (own, np.sum(lag[:, slow], axis=1), np.sum(lag[:, ~slow], axis=1), content)
     return np.asarray([attention, *(np.mean(part) for part in parts)])

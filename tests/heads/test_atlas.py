@@ -55,8 +55,8 @@ def test_sums_of_a_document_are_those_over_every_pair(pairing, rest, skip):
     rng = np.random.default_rng(1)
     n, width = 2 * documents._CHUNK + 7, 2 * OMEGA.size + rest
     q, k = rng.normal(size=(2, n, width)) + rng.normal(size=(2, 1, width))
-    setting = documents.Setting(OMEGA, pairing, 0.3, skip)
-    found = documents.sum_document(q[None], k[None], [(setting, documents.Lags.from_setting(setting, n))])
+    head = documents.Head.prepare(OMEGA, pairing, 0.3, skip, n, rest)
+    found = documents.sum_document(q[None], k[None], [head])
     pairs = Pairs(q, k, 0.3, skip, pairing)
     parts, scores, lags = pairs.parts[pairs.seen], pairs.scores[pairs.seen], pairs.lag[pairs.seen]
     covariance = np.mean((parts - parts.mean(axis=0)) * (scores - scores.mean())[:, None], axis=0)
@@ -75,13 +75,12 @@ def test_sums_of_a_document_are_those_over_every_pair(pairing, rest, skip):
 
 def test_changes_are_predicted_where_queries_and_keys_are_independent():
     rng = np.random.default_rng(2)
-    setting = documents.Setting(OMEGA, "half", 0.3, 0)
-    lags = documents.Lags.from_setting(setting, 60)
+    head = documents.Head.prepare(OMEGA, "half", 0.3, 0, 60, 0)
     (mean_q, mean_k), mix = rng.normal(size=(2, 1, 10)), rng.normal(size=(2, 10, 10))
     predicted = measured = 0.0
     for _ in range(60):
         q, k = (mean + rng.normal(size=(60, 10)) @ one for mean, one in zip((mean_q, mean_k), mix, strict=True))
-        found = documents.sum_document(q[None], k[None], [(setting, lags)])
+        found = documents.sum_document(q[None], k[None], [head])
         predicted, measured = predicted + found.predicted[0], measured + found.measured[0]
     np.testing.assert_allclose(predicted, measured, atol=0.03 * np.max(measured))
     off = ~np.eye(OMEGA.size, dtype=bool)
