@@ -69,6 +69,17 @@ class Row(Result):
     stderr: float
     z: float
 
+    @property
+    def size(self) -> float:
+        """Absolute value of z; infinite for NaN."""
+        return abs(self.z) if self.z == self.z else math.inf
+
+    @property
+    def place(self) -> str:
+        """The lag as text."""
+        text = ", ".join(f"{v:.4g}" for v in self.lag)
+        return text if len(self.lag) == 1 else f"({text})"
+
 
 @dataclass(frozen=True)
 class Validation(Result):
@@ -123,15 +134,14 @@ class Validation(Result):
     @property
     def worst(self) -> Row:
         """The row with the largest abs(z)."""
-        return max(self.rows, key=lambda row: abs(row.z) if row.z == row.z else math.inf)
+        return max(self.rows, key=lambda row: row.size)
 
     def __str__(self) -> str:
-        worst, lag = self.worst, ", ".join(f"{v:.4g}" for v in self.worst.lag)
-        pairs = f"{self.n_pairs} {'polar ' if self.polar else ''}pairs"
+        worst, kind = self.worst, "polar " if self.polar else ""
         return (
             f"{self.kernel}: {'passed' if self.passed else 'FAILED'}, {len(self.rows)} tests; largest |z| "
-            f"{abs(worst.z):.2f} ({worst.quantity}, lag {lag}), bound {self.bound:.2f}; {self.n_samples} samples, "
-            f"{self.n_trials} trials, {self.n_blocks} blocks, {pairs}"
+            f"{abs(worst.z):.2f} ({worst.quantity}, lag {worst.place}), bound {self.bound:.2f}; {self.n_samples} "
+            f"samples, {self.n_trials} trials, {self.n_blocks} blocks, {self.n_pairs} {kind}pairs"
         )
 
 

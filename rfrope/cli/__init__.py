@@ -16,7 +16,7 @@ import rfrope
 from rfrope._core import dispatch, results
 from rfrope._core.arguments import printable
 from rfrope.cli import check, design, export, inspect, plan, texts, validate
-from rfrope.cli.shared import print_text
+from rfrope.cli.shared import check_files, print_text
 
 _COMMANDS = (
     *(check.add_check, validate.add, design.add, inspect.add, plan.add, texts.add_tune, export.add),
@@ -63,7 +63,8 @@ def _run(options: argparse.Namespace) -> int:
     results.WIDTH.set(None if options.json else shutil.get_terminal_size().columns)
     dispatch.BEFORE_COMPILING[:] = [say_compiling]
     try:
-        return int(options.run(options))
+        check_files(options)
+        return int(options.run(options) or 0)
     finally:
         dispatch.BEFORE_COMPILING.clear()
 

@@ -16,7 +16,7 @@ from rfrope._backends import diagnostics
 from rfrope._core import files, parallel
 from rfrope._core.results import Report, Words, plain
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, is_saved, naming, one_of, whole
+from rfrope.cli.shared import add_command, add_files, is_saved, naming, one_of, whole
 from rfrope.models.verdicts import CODES
 from rfrope.plotting import panels
 from rfrope.plotting.panels import Curve, Panel
@@ -47,7 +47,6 @@ def add_check(commands: Any) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    check_files(options)
     against = options.against
     if against is not None and is_saved(against):
         against = storage.load(against)
@@ -76,8 +75,7 @@ def add_compare(commands: Any) -> None:
     add_files(command, "html")
 
 
-def _compare(options: argparse.Namespace) -> int:
-    check_files(options)
+def _compare(options: argparse.Namespace) -> None:
     found = models.compare(options.source, options.engine, seq_len=options.seq_len)
     parts: list[Any] = []
     for rope in found.ropes:
@@ -88,7 +86,6 @@ def _compare(options: argparse.Namespace) -> int:
     report = Report(parts, found.report().verdict)
     named = {"laws": [plain(rope.laws) for rope in found.ropes]} if options.all else {}
     page.emit(options, f"Engines on {options.source}", report, found.to_dict() | named)
-    return 0
 
 
 def _draw(found: models.RopeComparison) -> Iterator[Panel]:
@@ -155,7 +152,7 @@ def add_doctor(commands: Any) -> None:
     )
 
 
-def _doctor(options: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace) -> None:
     here = {"rfrope": rfrope.__version__, "python": platform.python_version()}
     here |= {"system": f"{platform.system()} {platform.machine()}"}
     counts = {"threads": parallel.allowed(), "cores": os.cpu_count() or 1}
@@ -176,4 +173,3 @@ def _doctor(options: argparse.Namespace) -> int:
         parts.append(Words(lines))
     data = here | counts | {name: [*map(asdict, each)] for name, each in found.items()}
     page.emit(options, "", Report(parts, verdict), data)
-    return 0

@@ -14,7 +14,7 @@ from rfrope._core import angles
 from rfrope._core.arguments import show
 from rfrope._core.results import Copyable, Report, Table, Words
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, lengths, one_of, whole
+from rfrope.cli.shared import add_command, add_files, lengths, one_of, whole
 from rfrope.moments import mean_kernel_band
 from rfrope.moments.fidelity import Fidelity, fidelity
 from rfrope.plotting import panels
@@ -54,9 +54,8 @@ def _range(text: str) -> tuple[float, float]:
     return first, last
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> None:
     chosen = [kernels.parse(text) for text in options.kernels]
-    check_files(options)
     rope = rfrope.design(
         chosen if len(chosen) > 1 else chosen[0],
         head_dim=options.head_dim,
@@ -83,7 +82,6 @@ def _run(options: argparse.Namespace) -> int:
         {"norm": None, "seed": None} | rope.source.to_dict() | about | found.to_dict(),
         output=lambda path: storage.packed(path, rope),
     )
-    return 0
 
 
 # -- words and tables --------------------------------------------------------------------------------------------------
@@ -123,15 +121,11 @@ def _error_rows(found: Fidelity) -> list[tuple[str, ...]]:
         if distinct or number == found.worst:
             wavelengths = f"{head.shortest:.4g} to {head.longest:.4g}"
             name = f"{number}, worst" if number == found.worst and len(found.heads) > 1 else f"{number}"
-            rows.append((name, f"{head.rms:.3g}", head.kernel, f"{head.sup:.3g}", _place(head.sup_lag), wavelengths))
+            lag = str(head.sup_lag[0] if len(head.sup_lag) == 1 else head.sup_lag)
+            rows.append((name, f"{head.rms:.3g}", head.kernel, f"{head.sup:.3g}", lag, wavelengths))
     if len(found.heads) > 1:
-        rms, sup = found.mean
-        rows.append(("mean", f"{rms:.3g}", "", f"{sup:.3g}", "", ""))
+        rows.append(("mean", f"{found.mean['rms']:.3g}", "", f"{found.mean['sup']:.3g}", "", ""))
     return rows
-
-
-def _place(lag: tuple[int, ...]) -> str:
-    return str(lag[0]) if len(lag) == 1 else str(lag)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

@@ -11,17 +11,8 @@ import numpy as np
 from rfrope import engines, models
 from rfrope._core.arguments import printable
 from rfrope._core.results import Report, Table, Words
-from rfrope.cli.shared import (
-    add_command,
-    is_saved,
-    list_names,
-    naming,
-    one_of,
-    print_report,
-    print_text,
-    read_ropes,
-    whole,
-)
+from rfrope.cli import page
+from rfrope.cli.shared import add_command, is_saved, list_names, naming, one_of, read_ropes, whole
 from rfrope.scaling.registry import describe_reach
 
 
@@ -52,7 +43,7 @@ def add(commands: Any) -> None:
     option("--force", action="store_true", help="replace files that exist")
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> None:
     if options.list:
         report, data = _list_engines()
     elif options.conformance is not None:
@@ -63,11 +54,7 @@ def _run(options: argparse.Namespace) -> int:
         report = Report([Words([text])], text)
     else:
         report, data = _export(options)
-    if options.json:
-        print_text(json.dumps(data, indent=1))
-    else:
-        print_report(options, report)
-    return 0
+    page.emit(options, "", report, data)
 
 
 def _export(options: argparse.Namespace) -> tuple[Report, Any]:

@@ -16,7 +16,7 @@ from rfrope import analysis, models, scaling
 from rfrope._core.arguments import positive, printable
 from rfrope._core.results import Copyable, Report, Table, Words
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, is_saved, lengths, print_text, read_ropes, whole
+from rfrope.cli.shared import add_command, add_files, is_saved, lengths, print_text, read_ropes, whole
 from rfrope.plotting import panels
 from rfrope.plotting.panels import Curve, Panel
 from rfrope.scaling.registry import describe_reach, stretched
@@ -76,11 +76,10 @@ def add(commands: Any) -> None:
     add_files(command, "html")
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> None:
     found = [*_read_bases(options), *(one for source in options.sources for one in _read_source(source, options))]
     if not found:
         raise ValueError("nothing to inspect; expected a config.json, a file of frequencies, or --base with --head-dim")
-    check_files(options)
     counts, seen, sets, summaries = Counter(one.label for one in found), Counter[str](), [], []
     for one in found:
         seen[one.label] += 1
@@ -94,7 +93,6 @@ def _run(options: argparse.Namespace) -> int:
         _report(sets, summaries),
         {"sets": [_list_scheme(one) | all_.to_dict() for one, all_ in zip(sets, summaries, strict=True)]},
     )
-    return 0
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ style-src 'unsafe-inline'; img-src data:"><title>{title}</title>
 
 
 def emit(
-    options: argparse.Namespace, title: str, report: Report, data: dict[str, Any], **contents: Callable[[str], bytes]
+    options: argparse.Namespace, title: str, report: Report, data: Any, **contents: Callable[[str], bytes]
 ) -> None:
     """Write all files that options request, or none, and print the result as JSON or text.
 
@@ -59,7 +59,7 @@ def emit(
     **contents : callable
         Return the content of a file, given its name; keys as in `FILES`.
     """
-    paths = {name: getattr(options, name) for name in FILES if hasattr(options, name)}
+    paths = {name: getattr(options, name) for name in options.files}
     wanted = {name: path for name, path in paths.items() if path is not None}
     made = {name: make(wanted[name]) for name, make in contents.items() if name in wanted}
     if "html" in wanted:
@@ -71,9 +71,9 @@ def emit(
         with naming(FILES[name][0][0], wanted[name]):
             files.write(wanted[name], content, overwrite=options.force)
     if options.json:
-        print_text(json.dumps(data | paths, indent=1, allow_nan=False))
-        return
-    print_report(options, report, [f"Written: {printable(path)}" for path in wanted.values()])
+        print_text(json.dumps(data | paths if paths else data, indent=1, allow_nan=False))
+    else:
+        print_report(options, report, [f"Written: {printable(path)}" for path in wanted.values()])
 
 
 def render(title: str, parts: Sequence[Panel], text: str, controls: Sequence[Panel] = ()) -> str:

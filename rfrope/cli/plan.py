@@ -14,7 +14,7 @@ from rfrope import analysis, engines, storage
 from rfrope._core.results import Copyable, Report, Words
 from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, list_names, naming, print_text, read_ropes, whole
+from rfrope.cli.shared import add_command, add_files, list_names, naming, print_text, read_ropes, whole
 from rfrope.plotting import panels
 from rfrope.plotting.panels import Curve, Panel
 
@@ -43,14 +43,13 @@ def add(commands: Any) -> None:
     add_files(command, "output", "html")
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> None:
     ropes = dict(_read_trained(options))
     single = [f"--{name}" for name in ("method", "output") if getattr(options, name) is not None]
     if len(ropes) > 1 and single:
         raise ValueError(
             f"{single[0]}: {options.source} has several RoPEs; expected one of {list_names(ropes)} as --part"
         )
-    check_files(options)
     found, chosen = {}, {}
     for name, rope in ropes.items():
         found[name] = analysis.plan(rope, options.context, trained_context=options.trained)
@@ -68,7 +67,6 @@ def _run(options: argparse.Namespace) -> int:
         {"plans": plans},
         output=lambda path: storage.packed(path, method.rope),
     )
-    return 0
 
 
 def _read_trained(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:

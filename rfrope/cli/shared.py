@@ -32,7 +32,7 @@ _COLOURS = {"PASSED": "32", "FAILED": "31"}
 def add_command(
     commands: Any,
     name: str,
-    run: Callable[[argparse.Namespace], int],
+    run: Callable[[argparse.Namespace], int | None],
     description: str,
     *,
     example: str,
@@ -43,7 +43,7 @@ def add_command(
     command = commands.add_parser(name, help=re.split(r"[.:]( |$)", description)[0], **texts)
     command.add_argument("--json", action="store_true", help="print JSON instead of text")
     command.add_argument("--all", action="store_true", help=f"print all lines of the text, not the first {LINES}")
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, files=())
     return command
 
 
@@ -53,14 +53,14 @@ def add_files(command: Any, *names: str) -> None:
         options, suffixes, what = FILES[name]
         command.add_argument(*options, metavar="FILE", help=f"{what} ({', '.join(suffixes)})")
     command.add_argument("--force", action="store_true", help="replace files that exist")
+    command.set_defaults(files=names)
 
 
 def check_files(options: argparse.Namespace) -> None:
     """Raise before the work starts if a file cannot be written."""
-    for name, (spelling, suffixes, _) in FILES.items():
-        path = getattr(options, name, None)
-        if path is None:
-            continue
+    paths = {name: getattr(options, name) for name in options.files}
+    for name, path in ((name, path) for name, path in paths.items() if path is not None):
+        spelling, suffixes, _ = FILES[name]
         with naming(spelling[0], path):
             if name == "output":
                 storage.check_target(path, overwrite=options.force)

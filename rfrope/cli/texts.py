@@ -12,10 +12,10 @@ import numpy as np
 
 from rfrope import storage
 from rfrope._core import files
-from rfrope._core.results import Copyable, Report, Table, Words
+from rfrope._core.results import Copyable, Report, Table, Words, plain
 from rfrope.analysis import KernelFit
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, csv_file, naming, whole
+from rfrope.cli.shared import add_command, add_files, csv_file, naming, whole
 from rfrope.heads import Atlas, HeadEstimate
 from rfrope.integrations.tuned import Tuning
 from rfrope.plotting import panels
@@ -88,10 +88,9 @@ def add_tune(commands: Any) -> None:
     add_files(command, "output", "html")
 
 
-def _tune(options: argparse.Namespace) -> int:
+def _tune(options: argparse.Namespace) -> None:
     if len(options.texts) == 1 and options.documents < _LEAST:
         raise ValueError(f"--documents is {options.documents}; expected at least {_LEAST}")
-    check_files(options)
     if options.checkpoint is not None:
         with naming("--checkpoint", options.checkpoint):
             files.check_writable(options.checkpoint, overwrite=True)
@@ -115,7 +114,6 @@ def _tune(options: argparse.Namespace) -> int:
         found.to_dict(),
         output=lambda path: storage.packed(path, rope),
     )
-    return 0
 
 
 def _report_tuning(found: Tuning) -> Report:
@@ -154,7 +152,7 @@ def add_heads(commands: Any) -> None:
     add_files(command, "table", "block_table", "html")
 
 
-def _heads(options: argparse.Namespace) -> int:
+def _heads(options: argparse.Namespace) -> None:
     for name, least in (("documents", 3), ("tokens", 5), ("skip", 0)):
         if getattr(options, name) < least:
             raise ValueError(f"--{name} is {getattr(options, name)}; expected at least {least}")
@@ -162,7 +160,6 @@ def _heads(options: argparse.Namespace) -> int:
         raise ValueError(f"--skip is {options.skip}; expected at most {options.tokens - 4} of {options.tokens} tokens")
     if 1 < len(options.texts) < 3:
         raise ValueError(f"--texts has {len(options.texts)} files; expected one, or at least 3")
-    check_files(options)
     model, tokenizer, texts = _load_model(options)
     from rfrope.integrations import text_caches, transformers
 
@@ -184,13 +181,11 @@ def _heads(options: argparse.Namespace) -> int:
         table=lambda _: csv_file(found.head_table()),
         block_table=lambda _: csv_file(found.block_table()),
     )
-    return 0
 
 
 def _rows(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """Return a table as rows for JSON, which has no NaN."""
-    lists = [[None if one != one else one for one in column.tolist()] for column in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*plain(columns).values(), strict=True)]
 
 
 # -- heads: text ------------------------------------------------------------------------------------------------------
@@ -208,12 +203,10 @@ def _cell(estimate: HeadEstimate, place: Any) -> str:
 def _table(found: Atlas, places: np.ndarray) -> list[tuple[str, ...]]:
     """Return rows on some heads, after their head."""
     half, can = found.order.shape[1] // 2, np.sum(found.removable_blocks(), axis=1)
-    rows: list[tuple[str, ...]] = [
-        ("head", "lag explains", "offset", "first token", "by its key", "slow blocks", "outliers", "removable_blocks")
-    ]
-    rows[0] += (f"{half} stilled", "by norms")
+    names = ("lag explains", "offset", "first token", "by its key", "slow blocks", "outliers", "removable_blocks")
+    rows: list[tuple[str, ...]] = [("head", *names, f"{half} stilled", "by norms")]
+    estimates = (found.lag_explained, found.offset, found.sink, found.sink_key, found.sink_slow)
     for one in places:
-        estimates = (found.lag_explained, found.offset, found.sink, found.sink_key, found.sink_slow)
         cells = [_cell(estimate, one) for estimate in estimates]
         counts = (str(np.sum(found.outlier[one])), str(can[one]))
         changes = (_cell(each, (one, half)) for each in (found.change, found.norm_change))
@@ -223,21 +216,15 @@ def _table(found: Atlas, places: np.ndarray) -> list[tuple[str, ...]]:
 
 def _report_heads(found: Atlas, law: KernelFit | None) -> Report:
     """Return the findings in words, and the heads whose lag explains most; a page has all heads, and curves of each."""
-    about = str(found).split("\n")
+    about, nearest = found.report(), []
     if law is not None:
-        nearest = f"{law.sentence}; as many blocks of it err {law.design_rms:.2g}"
-        about += [f"The law nearest to the frequencies of all heads: {nearest}."]
+        one = f"{law.sentence}; as many blocks of it err {law.design_rms:.2g}"
+        nearest = [Words([f"The law nearest to the frequencies of all heads: {one}."])]
     first = np.argsort(-np.nan_to_num(found.lag_explained.value), kind="stable")
-    table = Table(_table(found, first[:_SHOWN]), "Heads whose lag explains most", note=_NOTES)
-    return Report(
-        [
-            Words(about),
-            lambda: _draw(found, int(first[0])),
-            table,
-            lambda: [Table(_table(found, np.arange(len(found.head))), "All heads")],
-        ],
-        about[1],
-    )
+    parts: list[Any] = [*about.parts, *nearest, lambda: _draw(found, int(first[0]))]
+    parts += [Table(_table(found, first[:_SHOWN]), "Heads whose lag explains most", note=_NOTES)]
+    parts += [lambda: [Table(_table(found, np.arange(len(found.head))), "All heads")]]
+    return Report(parts, about.verdict)
 
 
 # -- heads: figures ---------------------------------------------------------------------------------------------------

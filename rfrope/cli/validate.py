@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,9 +12,9 @@ from rfrope._core import files, parallel
 from rfrope._core.arguments import probability
 from rfrope._core.results import Report, Table, Words
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, naming, whole
+from rfrope.cli.shared import add_command, add_files, naming, whole
 from rfrope.plotting import panels
-from rfrope.validation import Row, Validation, validate
+from rfrope.validation import Validation, validate
 
 _FEW = 1000
 _WORST = 5  # rows that are shown
@@ -53,7 +51,6 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     chosen = [kernels.parse(text) for text in options.kernels or [record.example for record in kernels.records()]]
     alpha = probability("alpha", options.alpha) / len(chosen)
-    check_files(options)
     q, k = (None, None) if options.qk is None else _read_pairs(options.qk)
     given: dict[str, Any] = {"n_samples": options.samples, "n_trials": options.trials, "rng": options.seed}
     given |= {"q": q, "k": k, "alpha": alpha, "pairing": options.pairing, "polar": options.polar}
@@ -78,37 +75,31 @@ def _read_pairs(path: str) -> list[np.ndarray]:
 
 
 def _report(results: list[Validation], options: argparse.Namespace) -> Report:
-    """Return a line for each kernel, the worst rows or all, and the verdict."""
-    cells, title = [_COLUMNS, *_worst_rows(results)[:_WORST]], "The rows with the largest |z|"
-    rows = Table(cells, title, left=(0, 2), note="" if options.polar else _STATEMENTS)
+    """Return a line for each kernel, the worst rows, and the verdict."""
     vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
     if options.polar:
         vectors = f"magnitudes of polar contents: {vectors}" + (" after softplus" if options.qk is None else "")
-    first = results[0]
-    read = f"Vectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; each row shows its worst pair."
-    verdict, *caution = _verdict(results, options)
-    parts: list[Any] = [
-        lambda: [panels.comparisons("Every comparison", results)],
-        Table(_summary(results), left=(0, 1, 4), note=_SPREAD),
-        rows,
-        *(Words([one]) for one in (read, verdict, *caution)),
-    ]
-    return Report(parts, verdict)
-
-
-def _verdict(results: list[Validation], options: argparse.Namespace) -> Iterator[str]:
-    """Yield the result in a sentence, and a warning if there are few draws."""
     first, tests = results[0], sum(len(result.rows) for result in results)
+    read = f"Vectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; each row shows its worst pair."
     worst = max(results, key=lambda result: abs(result.worst.z))
-    yield (
+    verdict = (
         f"{'PASSED' if all(result.passed for result in results) else 'FAILED'}: largest |z| {abs(worst.worst.z):.2f} "
-        f"({worst.kernel}, {worst.worst.quantity}, lag {_lag(worst.worst)});\n"
+        f"({worst.kernel}, {worst.worst.quantity}, lag {worst.worst.place});\n"
         f"bound {min(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "
         f"{first.n_samples} samples, {first.n_trials} trials, seed {options.seed}."
     )
+    said = [read, verdict]
     if min(first.n_samples, first.n_trials) < _FEW:
         few = f"With fewer than {_FEW} samples or trials"
-        yield f"{few}, z is not quite normal: a correct result fails more often than alpha."
+        said.append(f"{few}, z is not quite normal: a correct result fails more often than alpha.")
+    note = "" if options.polar else _STATEMENTS
+    parts: list[Any] = [
+        lambda: [panels.comparisons("Every comparison", results)],
+        Table(_summary(results), left=(0, 1, 4), note=_SPREAD),
+        Table(_worst_rows(results), "The rows with the largest |z|", left=(0, 2), note=note),
+        *(Words([one]) for one in said),
+    ]
+    return Report(parts, verdict)
 
 
 def _summary(results: list[Validation]) -> list[tuple[str, ...]]:
@@ -116,34 +107,17 @@ def _summary(results: list[Validation]) -> list[tuple[str, ...]]:
     table: list[tuple[str, ...]] = [("kernel", "result", "tests", "largest |z|", "of", "sd / mean")]
     for result in results:
         verdict, worst, spread = "passed" if result.passed else "FAILED", result.worst, result.spread[_HALF]
-        where, multiple = f"{worst.quantity}, lag {_lag(worst)}", f"{spread:.2g}x"
+        where, multiple = f"{worst.quantity}, lag {worst.place}", f"{spread:.2g}x"
         table.append((result.kernel, verdict, str(len(result.rows)), f"{abs(worst.z):.2f}", where, multiple))
     return table
 
 
 def _worst_rows(results: list[Validation]) -> list[tuple[str, ...]]:
-    """Return the rows, those with the largest abs(z) first."""
-    rows = [(result, row) for result in results for row in _worst_pairs(result)]
-    rows.sort(key=lambda pair: -abs(pair[1].z) if pair[1].z == pair[1].z else -math.inf)
-    return [_cells(*pair) for pair in rows]
-
-
-def _worst_pairs(result: Validation) -> list[Row]:
-    """Return for each lag and quantity the row whose pair has the largest abs(z)."""
-    worst: dict[tuple[Any, str], Row] = {}
-    for row in result.rows:
-        kept = worst.setdefault((row.lag, row.quantity), row)
-        if abs(row.z) > abs(kept.z):
-            worst[row.lag, row.quantity] = row
-    return list(worst.values())
-
-
-def _cells(result: Validation, row: Row) -> tuple[str, ...]:
-    pair = "" if row.pair is None else str(row.pair)
-    numbers = (f"{row.closed_form:.6g}", f"{row.estimate:.6g}", f"{row.stderr:.2g}", f"{row.z:+.2f}")
-    return (result.kernel, _lag(row), row.quantity, pair, *numbers)
-
-
-def _lag(row: Row) -> str:
-    text = ", ".join(f"{v:.4g}" for v in row.lag)
-    return text if len(row.lag) == 1 else f"({text})"
+    """Return a head, and the rows with the largest abs(z), of each lag and quantity that of the worst pair."""
+    worst: dict[tuple[Any, ...], tuple[str, ...]] = {}
+    for result, row in sorted(((one, row) for one in results for row in one.rows), key=lambda pair: -pair[1].size):
+        pair = "" if row.pair is None else str(row.pair)
+        numbers = (f"{row.closed_form:.6g}", f"{row.estimate:.6g}", f"{row.stderr:.2g}", f"{row.z:+.2f}")
+        cells = (result.kernel, row.place, row.quantity, pair, *numbers)
+        worst.setdefault((result.kernel, row.lag, row.quantity), cells)
+    return [_COLUMNS, *[*worst.values()][:_WORST]]

@@ -163,7 +163,7 @@ def _measure_changes(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 def _predict_changes(q: np.ndarray, k: np.ndarray, head: Head) -> np.ndarray:
     """As `_measure_changes`, if queries and keys were drawn independently of one another and of their positions.
 
-    A change is ``Re z w`` with ``z = conj(q) k``; a product of two is half of ``Re(z_i w_i (z_j w_j + conj(z_j w_j)))``.
+    A change is ``Re z w`` with ``z = conj(q) k``, and ``Re a Re b = Re(a b + a conj(b)) / 2``.
     """
     centre, of_q = np.mean(k, axis=0), _sum_products(q)
     found = np.zeros(of_q[0].shape)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from rfrope._core import angles, array, sums
 from rfrope._core.arguments import whole
 from rfrope._core.array import Array
-from rfrope._core.results import Result, plain
+from rfrope._core.results import Result
 from rfrope.designs.errors import error
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel
@@ -43,15 +42,13 @@ class Fidelity(Result):
     heads: tuple[HeadError, ...]
     worst: int  # the head with the largest error
 
+    _also = ("mean",)
+
     @property
-    def mean(self) -> tuple[float, float]:
+    def mean(self) -> dict[str, float]:
         """Return the means over heads of `HeadError.rms` and `HeadError.sup`."""
         n = len(self.heads)
-        return math.fsum(h.rms for h in self.heads) / n, math.fsum(h.sup for h in self.heads) / n
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists for JSON, with None for an infinite wavelength."""
-        return plain({**vars(self), "mean": dict(zip(("rms", "sup"), self.mean, strict=True))})
+        return {name: math.fsum(getattr(head, name) for head in self.heads) / n for name in ("rms", "sup")}
 
 
 @array.select_device

@@ -155,7 +155,7 @@ def comparisons(title: str, results: Sequence[Validation]) -> Panel:
         ]
         bounds = {"bound": one.bound, "-bound": -one.bound}
         lines += [{"label": name, "colour": _INK, "level": level} for name, level in bounds.items()]
-        names = [*map(_describe, rows)]
+        names = [_describe(row) for row in rows]
         labels = ("quantity; then lag and pair", "z = (estimate - closed form) / std. error")
         parts.append(_chart(title, labels, np.arange(len(rows)), lines, names) | {"when": {"kernel": number}})
     sizes = [abs(one.worst.z) for one in results]
@@ -166,9 +166,9 @@ def comparisons(title: str, results: Sequence[Validation]) -> Panel:
 
 
 def _describe(row: Row) -> str:
-    lag, pair = ", ".join(f"{v:.4g}" for v in row.lag), "" if row.pair is None else f", pair {row.pair}"
+    pair = "" if row.pair is None else f", pair {row.pair}"
     numbers = f"closed form {row.closed_form:.6g}, estimate {row.estimate:.6g} ± {row.stderr:.2g}"
-    return f"{row.quantity}, lag {lag}{pair}: z {row.z:.3g}, {numbers}"
+    return f"{row.quantity}, lag {row.place}{pair}: z {row.z:.3g}, {numbers}"
 
 
 def _choose(name: str, values: Sequence[Any], start: int, *, slider: bool = False) -> Panel:
