@@ -7,7 +7,8 @@ memory of one chunk.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -70,8 +71,8 @@ class Estimate(Result):
     @property
     def trusted(self) -> Any:
         """True if the moments of the draws support the standard error; computed on first access."""
-        if isinstance(self._trusted, _Unsettled):
-            object.__setattr__(self, "_trusted", self._trusted.settled())
+        if isinstance(self._trusted, partial):
+            object.__setattr__(self, "_trusted", self._trusted())
         return self._trusted
 
 
@@ -460,39 +461,25 @@ def _are_trusted(task: _KernelChunk, found: MeanSums) -> Any:
     unsure = np.flatnonzero(~array.to_host(sure))
     if not 0 < unsure.size <= _LOOKED_AT:
         return sure
-    lags = array.to_host(task.lags).reshape(-1, task.kernel.ndim)[unsure]
+    task = replace(task, lags=array.to_host(task.lags).reshape(-1, task.kernel.ndim)[unsure])
     variances = np.asarray(array.to_host(found.m2)).reshape(-1)[unsure] / found.n
-    pending = _Unsettled(task.kernel, task.key, task.quantity, found.n, sure, unsure, lags, variances)
+    pending = partial(_look_at_draws, task, found.n, sure, unsure, variances)
     # for tensors at once: a compiler that meets it could not find it out
-    return pending if isinstance(found.m2, np.ndarray | np.generic) else pending.settled()
+    return pending if isinstance(found.m2, np.ndarray | np.generic) else pending()
 
 
-@dataclass(frozen=True)
-class _Unsettled:
-    """Copied NumPy lags ``(n, k)`` at which the size of the variance decides nothing."""
-
-    kernel: Kernel
-    key: random.Key
-    quantity: str
-    n: int
-    sure: Array
-    unsure: np.ndarray
-    lags: np.ndarray
-    variances: np.ndarray
-
-    def settled(self) -> Array:
-        """Look at fourth moments of some draws."""
-        wanted = max(2**10, min(2**14, 2**24 // self.unsure.size))
-        n = min(self.n, wanted, max(2**8, 2**17 // (self.kernel.n_columns + self.kernel.ndim)))
-        omega = draw(self.kernel, self.key, 0, n)[0]
-        known = np.array(array.to_host(self.sure)).reshape(-1)
-        for span in sums.parts(len(self.lags), 8 * n):  # phases, values, deviations and their powers
-            waves = sums.waves_of_phases(_phases(self.lags[span], omega, np), self.quantity, np)
-            seen = PowerSums.from_values(waves, np)
-            rare = self.variances[span] > 1.5 * seen.m2 / n  # draws not looked at hold much of the variance
-            known[self.unsure[span]] = _is_held_by_many(seen, _SHARE) & ~rare
-        xp, shape = array.namespace(sure=self.sure), self.sure.shape
-        return array.from_host(known.reshape(shape)[()], xp, device=array.device(self.sure), dtype=xp.bool)
+def _look_at_draws(task: _KernelChunk, n: int, sure: Array, unsure: np.ndarray, variances: np.ndarray) -> Array:
+    """Return whether errors are to be trusted; at unsure lags, those of `task`, from some draws, when it is read."""
+    wanted = max(2**10, min(2**14, 2**24 // unsure.size))
+    looked_at = min(n, wanted, max(2**8, 2**17 // (task.kernel.n_columns + task.kernel.ndim)))
+    omega = draw(task.kernel, task.key, 0, looked_at)[0]
+    known = np.array(array.to_host(sure)).reshape(-1)
+    for span in sums.parts(len(task.lags), 8 * looked_at):  # phases, values, deviations and their powers
+        seen = PowerSums.from_values(sums.waves_of_phases(_phases(task.lags[span], omega, np), task.quantity, np), np)
+        rare = variances[span] > 1.5 * seen.m2 / looked_at  # draws not looked at hold much of the variance
+        known[unsure[span]] = _is_held_by_many(seen, _SHARE) & ~rare
+    xp = array.namespace(sure=sure)
+    return array.from_host(known.reshape(sure.shape)[()], xp, device=array.device(sure), dtype=xp.bool)
 
 
 # -- what is allowed in ------------------------------------------------------------------------------------------------

@@ -79,15 +79,15 @@ def style_line(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "ls": _STYLES[number // len(COLOURS) % len(_STYLES)]}
 
 
-def draw_curve(ax: Any, lags: np.ndarray, values: np.ndarray, number: int, **more: Any) -> Any:
-    """Draw a curve: a line, or its median and range if a line would fill the figure."""
-    style = style_line(number) | more
-    if len(lags) <= _DENSE:
-        return ax.plot(lags, values, lw=1.2, **style)[0]
+def draw_curve(ax: Any, lags: np.ndarray, curves: np.ndarray, number: int, label: str) -> Any:
+    """Draw a curve as a line; several, or one that would fill the figure, as their range and median."""
+    style, curves = style_line(number), np.atleast_2d(curves)
+    if len(curves) == 1 and len(lags) <= _DENSE:
+        return ax.plot(lags, curves[0], lw=1.2, label=label, **style)[0]
     bins = Bins.divide(lags)
-    low, middle, high = bins.range(values)
-    ax.fill_between(bins.lags, low, high, color=style["color"], alpha=0.25, lw=0)
-    return ax.plot(bins.lags, middle, lw=1.2, **style)[0]
+    low, middle, high = bins.range(curves)
+    ax.fill_between(bins.lags, low.min(axis=0), high.max(axis=0), color=style["color"], alpha=0.25, lw=0)
+    return ax.plot(bins.lags, np.median(middle, axis=0), lw=1.2, label=label, **style)[0]
 
 
 def heads_in_colours(ax: Any, count: int) -> list[dict[str, Any]]:
@@ -371,7 +371,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     drawn = []
     for number, (label, omega) in enumerate(checked.items()):
         lags = _whole_lags(longest[label], 1)
-        drawn.append(draw_curve(ax, lags, _diagonal_mean_kernel(omega, lags), number, label=escape_label(label)))
+        drawn.append(draw_curve(ax, lags, _diagonal_mean_kernel(omega, lags), number, escape_label(label)))
     ax.set(xlabel="lag (positions)", ylabel="mean kernel")
     add_labels(ax, drawn, inside=True)
     return ax
@@ -530,14 +530,9 @@ def _diagonal_mean_kernel(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
 def _draw_heads(ax: Any, sets: np.ndarray, max_lag: int) -> Any:
     """Draw the mean kernels of a few heads as curves, of more as their range and median; return what has the name."""
     lags = _whole_lags(max_lag, len(sets))
-    curves, several = _diagonal_mean_kernel(sets, lags), len(sets) > 1
-    about = "these frequencies" + (f" ({len(sets)} heads)" if several else "")
-    if len(sets) <= _FEW_HEADS:
-        drawn = [draw_curve(ax, lags, one, 3, label=about if not i else "_") for i, one in enumerate(curves)]
-        return drawn[0]
-    bins = Bins.divide(lags)
-    low, _, high = bins.range(curves)
-    middle = np.median(np.stack([bins.range(one)[1] for one in curves]), axis=0)
-    style, about = {"color": COLOURS[3]}, f"these frequencies: range and median of {len(sets)} heads"
-    ax.fill_between(bins.lags, low.min(axis=0), high.max(axis=0), alpha=0.25, lw=0, **style)
-    return ax.plot(bins.lags, middle, lw=1.2, label=about, **style)[0]
+    curves, heads = _diagonal_mean_kernel(sets, lags), len(sets)
+    if heads > _FEW_HEADS:
+        return draw_curve(ax, lags, curves, 3, f"these frequencies: range and median of {heads} heads")
+    label = "these frequencies" + (f" ({heads} heads)" if heads > 1 else "")
+    drawn = [draw_curve(ax, lags, one, 3, "_" if i else label) for i, one in enumerate(curves)]
+    return drawn[0]

@@ -89,7 +89,7 @@ def mean_kernels(
     for one, condition, colour in drawn:
         ranges, cells = tabulate(one, contexts)
         lines.append(_line(one.label, colour, **ranges, when=condition))
-        waves.append(_line(one.label, colour, np.abs(_wavelengths(one)), when=condition))
+        waves.append(_line(one.label, colour, analysis.wavelengths(_terms(one)), when=condition))
         for i, row in enumerate(cells):
             rows.append((one.label, *row))
             when.append(condition | {"context": i})
@@ -256,11 +256,6 @@ def tabulate(curve: Curve, contexts: Sequence[int]) -> tuple[dict[str, np.ndarra
 def _terms(curve: Curve) -> np.ndarray:
     """Return the frequencies of lags that are the same on all axes."""
     return np.sum(angles.read_on_host(curve.frequencies).astype(np.float64), axis=-1)
-
-
-def _wavelengths(curve: Curve) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return 2 * math.pi / _terms(curve)
 
 
 def _counted_lags(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
