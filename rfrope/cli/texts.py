@@ -216,15 +216,15 @@ def _table(found: Atlas, places: np.ndarray) -> list[tuple[str, ...]]:
 
 def _report_heads(found: Atlas, law: KernelFit | None) -> Report:
     """Return the findings in words, and the heads whose lag explains most; a page has all heads, and curves of each."""
-    about, nearest = found.report(), []
+    said = str(found).split("\n")
     if law is not None:
-        one = f"{law.sentence}; as many blocks of it err {law.design_rms:.2g}"
-        nearest = [Words([f"The law nearest to the frequencies of all heads: {one}."])]
+        nearest = f"{law.sentence}; as many blocks of it err {law.design_rms:.2g}"
+        said += [f"The law nearest to the frequencies of all heads: {nearest}."]
     first = np.argsort(-np.nan_to_num(found.lag_explained.value), kind="stable")
-    parts: list[Any] = [*about.parts, *nearest, lambda: _draw(found, int(first[0]))]
+    parts: list[Any] = [Words(said), lambda: _draw(found, int(first[0]))]
     parts += [Table(_table(found, first[:_SHOWN]), "Heads whose lag explains most", note=_NOTES)]
     parts += [lambda: [Table(_table(found, np.arange(len(found.head))), "All heads")]]
-    return Report(parts, about.verdict)
+    return Report(parts, said[1])
 
 
 # -- heads: figures ---------------------------------------------------------------------------------------------------
