@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -80,18 +79,13 @@ def _run(options: argparse.Namespace) -> None:
     found = [*_read_bases(options), *(one for source in options.sources for one in _read_source(source, options))]
     if not found:
         raise ValueError("nothing to inspect; expected a config.json, a file of frequencies, or --base with --head-dim")
-    counts, seen, sets, summaries = Counter(one.label for one in found), Counter[str](), [], []
-    for one in found:
-        seen[one.label] += 1
-        label = f"{one.label} ({seen[one.label]})" if counts[one.label] > 1 else one.label
-        sets.append(replace(one, label=label))
-        summaries.append(analysis.summarise(one.alone(one.frequencies), one.contexts, name=label))
-    more = f" and {len(sets) - 3} more" if len(sets) > 3 else ""
+    summaries = [analysis.summarise(one.alone(one.frequencies), one.contexts, name=one.label) for one in found]
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     page.emit(
         options,
-        f"RoPE of {', '.join(one.label for one in sets[:3])}{more}",
-        _report(sets, summaries),
-        {"sets": [_list_scheme(one) | all_.to_dict() for one, all_ in zip(sets, summaries, strict=True)]},
+        f"RoPE of {', '.join(one.label for one in found[:3])}{more}",
+        _report(found, summaries),
+        {"sets": [_list_scheme(one) | all_.to_dict() for one, all_ in zip(found, summaries, strict=True)]},
     )
 
 

@@ -61,7 +61,7 @@ class Atlas(Result):
     lags : ndarray, (n,), in units of position
         ``0, -1, ..., 1 - n``: KEY minus QUERY, for the n tokens that are not skipped.
     documents, tokens, skip, context : int
-        Number of documents, of tokens of each, and of skipped tokens; positions for `partial` and `one_sign`.
+        Number of documents, of tokens of each, and of skipped tokens; positions for `partial`.
     variance : HeadEstimate, (H,)
         Variance of the score over the pairs of a document, averaged over documents.
     share : HeadEstimate, (H, D)
@@ -90,8 +90,6 @@ class Atlas(Result):
         True if `strength` is above 5 times the median of the head's blocks.
     partial : ndarray of bool, (D,) or (H, D), as `frequencies`
         True if a block completes no turn within `context`.
-    one_sign : ndarray of bool, (H, D)
-        True if the means of a block give scores of one sign at all lags within `context`.
     sink : HeadEstimate, (H,)
         Attention on the first token, averaged over the later half of the queries.
     sink_key, sink_slow, sink_fast, sink_content : HeadEstimate, (H,)
@@ -139,7 +137,6 @@ class Atlas(Result):
     angle: HeadEstimate
     outlier: np.ndarray
     partial: np.ndarray
-    one_sign: np.ndarray
     sink: HeadEstimate
     sink_key: HeadEstimate
     sink_slow: HeadEstimate
@@ -190,8 +187,8 @@ class Atlas(Result):
         table = {"layer": layer, "head": head, "block": block, "frequency": frequency}
         table |= self._columns(("share", "concentration_q", "concentration_k", "strength", "angle"))
         table |= {"outlier": self.outlier, "partial": np.broadcast_to(self.partial, self.order.shape)}
-        table |= {"one_sign": self.one_sign, "removable_blocks": self.removable_blocks()}
-        table |= {"rank": np.argsort(self.order, axis=1), "norm_rank": np.argsort(self.norm_order, axis=1)}
+        table |= {"removable_blocks": self.removable_blocks(), "rank": np.argsort(self.order, axis=1)}
+        table |= {"norm_rank": np.argsort(self.norm_order, axis=1)}
         return {name: column.reshape(-1) for name, column in table.items()}
 
     def _columns(self, names: Sequence[str], at: Any = ..., ending: str = "") -> dict[str, np.ndarray]:
@@ -245,7 +242,7 @@ def atlas(
     skip : int
         Number of first tokens to exclude from all but the sinks: in most models the first key is unlike any other.
     context : int, optional
-        Positions for `partial` and `one_sign`. Default: those of the Rope, or the tokens of a document.
+        Positions for `partial`. Default: those of the Rope, or the tokens of a document.
 
     Returns
     -------
@@ -276,8 +273,6 @@ def atlas(
     a head.
 
     Outlier pairs: Rotary Offset Features (arXiv:2503.01832) finds them at frequencies that complete no turn, `partial`.
-    `one_sign`, derived here, is stricter: scores ``cos(angle + u)`` keep their sign for u from ``-omega (context - 1)``
-    to 0, which requires ``omega (context - 1)`` of at most pi.
 
     Softmax ignores a change common to all keys of a query, so it is subtracted. `order` adds the block with the
     smallest predicted increase at each step, including joint effects; MHA2MLA (arXiv:2502.14837) orders by ``|q| |k|``.
@@ -437,17 +432,10 @@ class AtlasBuilder:
             context=context,
             outlier=strength > _OUTLIER * np.median(strength, axis=1, keepdims=True),
             partial=np.abs(self.omega) * context < 2.0 * math.pi,
-            one_sign=keeps_sign(estimates["angle"].value, self.omega * (context - 1)),
             order=order,
             norm_order=norm_order,
             **estimates,
         )
-
-
-def keeps_sign(angle: np.ndarray, reach: np.ndarray) -> np.ndarray:
-    """Return whether ``cos(angle + u)`` has one sign for all u from -reach to 0."""
-    ends = (np.floor((one + 0.5 * math.pi) / math.pi) for one in (angle, angle - reach))
-    return np.asarray(np.equal(*ends))
 
 
 # -- from sums over documents to statistics ----------------------------------------------------------------------------

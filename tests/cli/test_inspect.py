@@ -36,8 +36,6 @@ def test_a_base(run):
     (held,) = sets(run, *BASE)
     assert held.pop("scheme")["rope_parameters"]["rope_theta"] == 1e4
     assert held == json.loads(json.dumps(wanted.to_dict()))
-    twice = sets(run, *BASE, "--base", "1e4")
-    assert [one["name"] for one in twice] == ["base 10000 (1)", "base 10000 (2)"]
 
 
 def test_a_config_and_its_folder(run, says, config, here):
