@@ -101,15 +101,18 @@ def _sum_head(q: np.ndarray, k: np.ndarray, head: Head) -> Sums:
     means = np.sum(seen_x * np.cumsum(seen_y, axis=0), axis=0) / pairs
     covariance = np.sum(seen_x * _multiply(masked, seen_y), axis=0) / pairs - means * level
     sink = _split_sink(x, k, scores, head)
-    centres = np.mean(q[skip:], axis=0), np.mean(k[skip:], axis=0)
+    centre_q, centre_k = np.mean(q[skip:], axis=0), np.mean(k[skip:], axis=0)
     q, k, x, y = (one[skip:, :turned] for one in (q, k, x, y))
-    lengths = np.abs(q), np.abs(k)
+    length_q, length_k = np.abs(q), np.abs(k)
     still_x = np.stack([head.scale * q.real, head.scale * q.imag, -x.real, -x.imag], axis=1)
     still_y = np.stack([k.real, k.imag, y.real, y.imag], axis=1)
     return Sums(
-        *centres,
-        *(np.mean(one**2, axis=0) for one in lengths),
-        *(np.mean(one, axis=0) for one in lengths),
+        centre_q,
+        centre_k,
+        np.mean(length_q**2, axis=0),
+        np.mean(length_k**2, axis=0),
+        np.mean(length_q, axis=0),
+        np.mean(length_k, axis=0),
         covariance.reshape(-1, 2).sum(axis=1),
         by_lag,
         by_lag**2,
