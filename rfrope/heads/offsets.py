@@ -504,11 +504,9 @@ def _read_weights(c: np.ndarray, omega: np.ndarray, low: int, high: int) -> dict
     """Return `WeightOffset` fields without blocks for a head; ``a cos + b sin`` is the real part of ``c exp(iu)``."""
     turned, rest = c[: len(omega)], float(np.sum(c[len(omega) :].real))
     found = _read_waves(omega, turned.real, -turned.imag, rest, low, high)
-    lags, mean = np.arange(low, high + 1), np.zeros((2, len(omega)))
-    for part in sums.parts(len(lags), len(omega)):
-        mean += [np.sum(wave, axis=0) for wave in CosSin.from_angles(angles_at(lags[part], omega))[:2]]
-    there = CosSin.from_angles(angles_at(np.asarray(found["lag"]), omega))
-    apart = there._replace(cos=there.cos - mean[0] / len(lags), sin=there.sin - mean[1] / len(lags))
+    lags, there = np.arange(low, high + 1.0), CosSin.from_angles(angles_at(np.asarray(found["lag"]), omega))
+    mean = np.divide(sums.sum_blocks(angles_at(omega, lags), np.ones(len(lags)), np.ones(len(lags))), len(lags))
+    apart = there._replace(cos=there.cos - mean[0], sin=there.sin - mean[1])
     # the score at the lag above its mean over all whole lags, in units of its spread under random angles
     above = max(float(apart.total(turned.real, -turned.imag)), 0.0)
     scale = float(np.linalg.norm(np.abs(turned) * np.hypot(apart.cos, apart.sin)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass
 from types import ModuleType
 from typing import Any
 
@@ -225,9 +225,8 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     weights = _read_weights(weights, np.empty(shape), np, "shift and frequencies")
     total, waves = np.sum(weights, axis=-1), np.stack([weights * cos, -weights * sin])
     pairs = np.moveaxis(waves, 0, -2).reshape(-1, 2, len(one_set))
-    found = [peak_of_waves(one_set[:, 0], a, b, low, high) for a, b in pairs]
-    columns = np.asarray([[getattr(peak, one.name) for one in fields(Peak)] for peak in found], np.float64)
-    offset, value, other, other_value = np.moveaxis(columns.reshape(*waves.shape[1:-1], 4), -1, 0)
+    found = np.asarray([astuple(peak_of_waves(one_set[:, 0], a, b, low, high)) for a, b in pairs], np.float64)
+    offset, value, other, other_value = np.moveaxis(found.reshape(*waves.shape[1:-1], 4), -1, 0)
     return Peak(offset, np.asarray(value / total), other, np.asarray(other_value / total))
 
 
@@ -305,8 +304,7 @@ def angles_at(x: np.ndarray, omega: np.ndarray) -> Angles:
 def values_at(x: np.ndarray, omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
     """Return ``sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` at real lags; coefficients ``(..., D)``."""
     cosines, sines = sums.sum_blocks(angles_at(x, omega), cosine, sine)
-    total: np.ndarray = cosines + sines
-    return total
+    return np.asarray(cosines + sines)
 
 
 def _read_weights(weights: Any, like: Array, xp: ModuleType, origin: str) -> Array:

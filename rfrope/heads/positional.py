@@ -392,12 +392,8 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
     total = math.prod(stop - start for start, stop in ranges)
     if total >= 2**31:
         raise ValueError(f"the query sees {total} keys; expected fewer than 2**31: a shorter context or window")
-    index = xp.arange(total, dtype=dtype, device=array.device(like))
-    columns, fold = [], total
-    for start, stop in ranges:
-        above, fold = fold, fold // (stop - start)
-        columns.append(index % above // fold + start)
-    return xp.stack(columns, axis=-1)
+    each = [xp.arange(start, stop, dtype=dtype, device=array.device(like)) for start, stop in ranges]
+    return xp.stack([xp.reshape(column, (-1,)) for column in xp.meshgrid(*each, indexing="ij")], axis=-1)
 
 
 def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:

@@ -19,8 +19,6 @@ from rfrope._core.dispatch import CPU, dispatched
 from rfrope._core.results import Result
 from rfrope._core.sums import CosSin, root
 
-_PAIRS = ("all", "occurring")
-
 
 @dataclass(frozen=True, eq=False)
 class Profile(Result):
@@ -175,7 +173,7 @@ def profile(
     >>> profile(q, k, [0, -1, -2, -3], omega, pairs="occurring", scale=1 / 8).mean.round(1)
     array([-1.9,  2.7,  0.2, -7.5])
     """
-    choice("pairs", pairs, _PAIRS)
+    choice("pairs", pairs, ("all", "occurring"))
     scale, positions = positive("scale", scale), {"q_positions": q_positions, "k_positions": k_positions}
     polar = bool(getattr(frequencies, "polar", False))
     held = angles.frequencies_of(frequencies, pairing, 1.0, q, "q", polar)
@@ -244,7 +242,8 @@ class Sides(NamedTuple):
     @classmethod
     def split(cls, tokens: Tokens, paired: bool, turned: int, xp: ModuleType) -> Sides:
         """Return the sides of tokens with `turned` rotated blocks."""
-        mean, apart = centred(tokens, xp)
+        mean = Tokens(*(xp.mean(part, axis=-2, keepdims=True) for part in tokens))
+        apart = Tokens(*(part - one for part, one in zip(tokens, mean, strict=True)))
         queries = Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2).coefficients()
         keys = Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2).coefficients()
         return cls(tokens, apart, mean.coefficients(), queries, keys, paired, turned)
@@ -293,13 +292,6 @@ def _average_all_pairs(sides: Sides, waves: CosSin) -> tuple[Array, ...]:
     cosines, sines = waves.block_terms(*sides.mean)
     by_block = xp.matrix_transpose(cosines[..., : sides.turned] + sines[..., : sides.turned])
     return number, root(variance, xp), root(error, xp), *waves.summed(*sides.mean), by_block
-
-
-def centred(tokens: Tokens, xp: ModuleType) -> tuple[Tokens, Tokens]:
-    """Return the means over the tokens, and the deviations from them."""
-    parts = (tokens.q_1, tokens.q_2, tokens.k_1, tokens.k_2)
-    means = [xp.mean(part, axis=-2, keepdims=True) for part in parts]
-    return Tokens(*means), Tokens(*(part - mean for part, mean in zip(parts, means, strict=True)))
 
 
 def _joint_variance(apart: Tokens, waves: CosSin) -> Array:
@@ -391,8 +383,6 @@ def _matches(targets: np.ndarray, places: np.ndarray) -> Pairs:
     counts = found * often[wanted]
     first = np.concatenate([[0], np.cumsum(np.sum(counts, axis=-1))])
     _, i = np.nonzero(counts)
-    if np.all(often == 1):
-        return Pairs(first, i, order[wanted[found]])
     counts, begin = counts[counts > 0], (np.cumsum(often) - often)[wanted[found]]
     within = np.arange(first[-1]) - np.repeat(np.cumsum(counts) - counts, counts)
     return Pairs(first, np.repeat(i, counts), order[np.repeat(begin, counts) + within])
