@@ -383,6 +383,8 @@ def _matches(targets: np.ndarray, places: np.ndarray) -> Pairs:
     counts = found * often[wanted]
     first = np.concatenate([[0], np.cumsum(np.sum(counts, axis=-1))])
     _, i = np.nonzero(counts)
+    if np.all(often == 1):
+        return Pairs(first, i, order[wanted[found]])
     counts, begin = counts[counts > 0], (np.cumsum(often) - often)[wanted[found]]
     within = np.arange(first[-1]) - np.repeat(np.cumsum(counts) - counts, counts)
     return Pairs(first, np.repeat(i, counts), order[np.repeat(begin, counts) + within])
