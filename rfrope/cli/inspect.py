@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,11 @@ class _Set:
     frequencies: np.ndarray
     contexts: tuple[int, ...]  # what is seen, on each axis or on all
     seq_len: int | None = None  # length of the text for which a model was read
+
+    @cached_property
+    def summary(self) -> analysis.Summary:
+        """The report on its frequencies."""
+        return analysis.summarise(self.alone(self.frequencies), self.contexts, name=self.label)
 
     def alone(self, frequencies: np.ndarray) -> rfrope.Rope:
         """Return the Rope with some of its frequencies alone, whose axes move together."""
@@ -79,13 +85,12 @@ def _run(options: argparse.Namespace) -> None:
     found = [*_read_bases(options), *(one for source in options.sources for one in _read_source(source, options))]
     if not found:
         raise ValueError("nothing to inspect; expected a config.json, a file of frequencies, or --base with --head-dim")
-    summaries = [analysis.summarise(one.alone(one.frequencies), one.contexts, name=one.label) for one in found]
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     page.emit(
         options,
         f"RoPE of {', '.join(one.label for one in found[:3])}{more}",
-        _report(found, summaries),
-        {"sets": [_list_scheme(one) | all_.to_dict() for one, all_ in zip(found, summaries, strict=True)]},
+        _report(found),
+        {"sets": [_list_scheme(one) | one.summary.to_dict() for one in found]},
     )
 
 
@@ -155,20 +160,21 @@ def _split_heads(one: _Set) -> Iterator[_Set]:
 # -- words and tables --------------------------------------------------------------------------------------------------
 
 
-def _report(sets: list[_Set], summaries: list[analysis.Summary]) -> Report:
+def _report(sets: list[_Set]) -> Report:
     """Return what one set is, or tables of several, and what schemes have changed."""
-    parts: list[Any] = [Words(_list_cautions(sets)), lambda: [_draw(sets, summaries)]]
-    schemes = [[*_describe_scheme(one)] for one in sets]
-    if len(summaries) == 1:
-        alone = summaries[0].report()
-        verdict, parts = alone.verdict, [*parts, *alone.parts, *map(Words, schemes[0])]
+    reports = [one.summary.report() for one in sets]
+    parts: list[Any] = [Words(_list_cautions(sets)), lambda: [_draw(sets)]]
+    if len(sets) == 1:
+        verdict, parts = reports[0].verdict, [*parts, *reports[0].parts, *map(Words, _describe_scheme(sets[0]))]
     else:
-        found, made = _rows(summaries)
-        parts += [Table(found, note=_FOUND + (_POLAR if any(one.polar for one in summaries) else ""))]
+        found, made = _rows(sets)
+        parts += [Table(found, note=_FOUND + (_POLAR if any(one.rope.polar for one in sets) else ""))]
         parts += [Table(made, left=(0, 3), note=_MADE)]
-        verdict = " ".join(f"{one.name}: {one.report().verdict.removeprefix('In short: ')}" for one in summaries)
-        for one, (first, *others) in ((one, lines) for one, lines in zip(sets, schemes, strict=True) if lines):
-            parts += [Words([one.label, *first]), *map(Words, others)]
+        each = zip(sets, reports, strict=True)
+        verdict = " ".join(f"{one.label}: {report.verdict.removeprefix('In short: ')}" for one, report in each)
+        for one in sets:
+            for number, lines in enumerate(_describe_scheme(one)):
+                parts.append(Words(lines if number else [one.label, *lines]))
     for one in sets:
         if one.parameters:
             parts.append(Words([_describe_pairing(one.rope)]))
@@ -227,22 +233,20 @@ def _list_scheme(one: _Set) -> dict[str, Any]:
     if not one.parameters:
         return {"scheme": None}
     rope, model, before = one.rope, one.rope.source.model, stretched(one.rope)
-    about: dict[str, Any] = {name: getattr(rope, name) for name in ("head_dim", "rotary_dim", "pairing")}
-    about |= {"sections": rope.sections, "interleaved": rope.interleaved, "pairing_from": model.pairing_from}
-    about |= {"model_type": model.model_type, "window": model.window, "rope_parameters": one.parameters}
-    about |= {"stretched": before and before.to_dict(), "seq_len": one.seq_len}
-    about |= {"caution": describe_reach(rope), "remarks": list(model.remarks)}
-    return {"scheme": about}
+    about = {name: getattr(rope, name) for name in ("head_dim", "rotary_dim", "pairing", "sections", "interleaved")}
+    about |= {name: getattr(model, name) for name in ("pairing_from", "model_type", "window")}
+    about |= {"rope_parameters": one.parameters, "stretched": before and before.to_dict(), "seq_len": one.seq_len}
+    return {"scheme": about | {"caution": describe_reach(rope), "remarks": list(model.remarks)}}
 
 
 _Rows = list[tuple[str, ...]]
 
 
-def _rows(summaries: list[analysis.Summary]) -> tuple[_Rows, _Rows]:
+def _rows(sets: list[_Set]) -> tuple[_Rows, _Rows]:
     """Two tables, their heads first: what the frequencies do over the context, and what they are."""
     found: _Rows = [("frequencies", "context", "< 1/2", "< 0", "lowest", "never turn", "score x")]
     made: _Rows = [("frequencies", "D", "wavelengths", "nearest kernel")]
-    for summary in summaries:
+    for summary in (one.summary for one in sets):
         for along in summary.axes:
             label = f"{summary.name}, axis {along.axis}" if len(summary.axes) > 1 else str(summary.name)
             still = summary.slots - along.n_turning + along.n_dead
@@ -254,9 +258,9 @@ def _rows(summaries: list[analysis.Summary]) -> tuple[_Rows, _Rows]:
     return found, made
 
 
-def _draw(sets: list[_Set], summaries: list[analysis.Summary]) -> Panel:
+def _draw(sets: list[_Set]) -> Panel:
     """Return mean kernels, with other bases and schemes for the ladder of the first."""
     first, context = sets[0].parameters, max(max(one.contexts) for one in sets)
     ladder = (first.get("rope_theta"), first.get("original_max_position_embeddings") or max(sets[0].contexts))
-    content = "content on average" if all(one.polar for one in summaries) else "equal content"
+    content = "content on average" if all(one.rope.polar for one in sets) else "equal content"
     return panels.mean_kernels(f"Score of {content}", [one.curve for one in sets], context, ladder=ladder)

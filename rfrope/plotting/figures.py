@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,30 +31,17 @@ _FEW_LAGS = 100  # that are drawn as points, on a linear axis
 _FEW_HEADS = 4  # that are drawn as a line each
 
 
-@dataclass(frozen=True)
-class Bins:
-    """Bins of neighbouring lags, for which a figure shows the smallest, median and largest value."""
+def bin_edges(last: float) -> np.ndarray:
+    """Return the first lags of bins from 0 to `last`, at equal ratios and at equal distances."""
+    parts = (np.geomspace(1.0, float(last), _BINS), np.linspace(0.0, float(last), _BINS))
+    return np.unique(np.rint(np.concatenate(parts)))
 
-    starts: np.ndarray
-    lags: np.ndarray
 
-    @classmethod
-    def divide(cls, lags: np.ndarray) -> Bins:
-        """Divide consecutive lags from 0 on, so that both linear and logarithmic axes are resolved."""
-        starts = np.unique(np.searchsorted(lags, cls.edges(lags[-1])))
-        return cls(starts, lags[(starts + np.append(starts[1:], len(lags)) - 1) // 2])
-
-    @staticmethod
-    def edges(last: float) -> np.ndarray:
-        """Return the first lags of bins from 0 to `last`: whole numbers, at equal ratios and at equal distances."""
-        parts = (np.geomspace(1.0, float(last), _BINS), np.linspace(0.0, float(last), _BINS))
-        return np.unique(np.rint(np.concatenate(parts)))
-
-    def range(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the smallest, median and largest of the values ``(..., lags)`` in each bin."""
-        low, high = (one.reduceat(values, self.starts, axis=-1) for one in (np.minimum, np.maximum))
-        parts = np.split(values, self.starts[1:], axis=-1)
-        return low, np.stack([np.median(part, axis=-1) for part in parts], axis=-1), high
+def ranges_of_bins(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the smallest, median and largest of the values ``(..., lags)`` in bins that start at some indices."""
+    low, high = (one.reduceat(values, starts, axis=-1) for one in (np.minimum, np.maximum))
+    parts = np.split(values, starts[1:], axis=-1)
+    return low, np.stack([np.median(part, axis=-1) for part in parts], axis=-1), high
 
 
 def lag_label(axes: int) -> str:
@@ -84,10 +70,11 @@ def draw_curve(ax: Any, lags: np.ndarray, curves: np.ndarray, number: int, label
     style, curves = style_line(number), np.atleast_2d(curves)
     if len(curves) == 1 and len(lags) <= _DENSE:
         return ax.plot(lags, curves[0], lw=1.2, label=label, **style)[0]
-    bins = Bins.divide(lags)
-    low, middle, high = bins.range(curves)
-    ax.fill_between(bins.lags, low.min(axis=0), high.max(axis=0), color=style["color"], alpha=0.25, lw=0)
-    return ax.plot(bins.lags, np.median(middle, axis=0), lw=1.2, label=label, **style)[0]
+    starts = np.unique(np.searchsorted(lags, bin_edges(lags[-1])))
+    middles = lags[(starts + np.append(starts[1:], len(lags)) - 1) // 2]
+    low, middle, high = ranges_of_bins(curves, starts)
+    ax.fill_between(middles, low.min(axis=0), high.max(axis=0), color=style["color"], alpha=0.25, lw=0)
+    return ax.plot(middles, np.median(middle, axis=0), lw=1.2, label=label, **style)[0]
 
 
 def heads_in_colours(ax: Any, count: int) -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ from rfrope._core import angles
 from rfrope.frequencies import geometric
 from rfrope.heads import HeadEstimate
 from rfrope.plotting import figures
-from rfrope.plotting.figures import Bins
 from rfrope.validation import QUANTITIES, Row, Validation
 
 _ALL_LAGS = 2**18  # up to which every lag counts
@@ -203,7 +202,7 @@ def _chart(
 
 def lag_bins(last: int) -> tuple[np.ndarray, np.ndarray]:
     """Return first and last lags of the bins for lags 1 to `last`, as in figures."""
-    edges = Bins.edges(last)
+    edges = figures.bin_edges(last)
     starts: np.ndarray = edges[(edges >= 1) & (edges <= last)].astype(np.int64)
     starts = starts if starts.size else np.ones(1, np.int64)
     return starts, np.append(starts[1:] - 1, max(last, 1))
@@ -241,7 +240,7 @@ def tabulate(curve: Curve, contexts: Sequence[int]) -> tuple[dict[str, np.ndarra
     lags = _counted_lags(starts, ends)
     blocks = len(terms) + curve.still
     values = (curve.gain * len(terms) * analysis.mean_kernel(lags, terms) + curve.still) / blocks
-    low, mid, high = Bins(np.searchsorted(lags, starts), starts).range(values)
+    low, mid, high = figures.ranges_of_bins(values, np.searchsorted(lags, starts))
     below = [np.flatnonzero(values[:_ALL_LAGS] < level - _ROUNDED) for level in (0.5, 0.0)]
     rows = []
     for end in (min(context - 1, last) for context in contexts):
