@@ -188,7 +188,7 @@ def test_each_axis_over_its_own_context(run):
     assert held["axes"] == json.loads(json.dumps(wanted))
     assert sets(run, "plane.npz", "--context", "14,14") == sets(run, "plane.npz", "--context", 14)
     table = run("inspect", "plane.npz", "plane.npz")[1].splitlines()
-    assert [row.split()[4] for row in table[4:6]] == ["24", "14"]
+    assert [row.split()[3] for row in table[4:6]] == ["24", "14"]
 
 
 # -- several, and figures ----------------------------------------------------------------------------------------------
