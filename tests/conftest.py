@@ -104,18 +104,6 @@ class Library:
         return self.name != "torch cuda" or x.is_cuda
 
 
-def benchmark(name: str) -> Any:
-    """Return a module of benchmarks/, or skip the test where that folder is not here."""
-    root = pathlib.Path(__file__).parents[1]
-    if not (root / "benchmarks").is_dir():
-        pytest.skip("benchmarks/ is not here")
-    sys.path.insert(0, str(root))
-    try:
-        return importlib.import_module(f"benchmarks.{name}")
-    finally:
-        sys.path.remove(str(root))
-
-
 def rows(file: str, table: str) -> list[Any]:
     """Return a table of a file of tests/; texts among rows that are lists or dicts are headings."""
     read = json.loads((TESTS / file).read_text("utf-8"))[table]

@@ -63,12 +63,8 @@ def whole(name: str, value: Any, minimum: int = 0, maximum: int = MOST) -> int:
 
 def axis_of(name: str, value: Any, shape: tuple[int, ...]) -> int:
     """Return which axis of an array of some shape is meant, counted from the first or, negative, from the last."""
-    try:
-        number = len(shape) if isinstance(value, bool | np.bool) else operator.index(value)
-    except Exception:  # whatever an array of another library raises
-        number = len(shape)
-    if -len(shape) <= number < len(shape):
-        return number
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and -len(shape) <= value < len(shape):
+        return int(value)
     raise ValueError(f"axis is {show(value)}; expected an axis of {name}, whose shape is {tuple(shape)}")
 
 
