@@ -1,6 +1,5 @@
 """Layers by kind: their Ropes, numbers and windows, in words and as data."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -76,24 +75,6 @@ def test_the_ropes_of_a_model_that_sees_are_those_of_its_text():
     assert list_layers(text).ropes_by_layer == ("", "", "")
 
 
-def test_parts_stand_in_the_order_of_from_config():
-    config = {
-        **{"model_type": "qwen2_vl", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e6},
-        "vision_config": {"model_type": "qwen2_vl", "embed_dim": 64, "num_heads": 4},
-    }
-    names = [rope.source.model.name for rope in rfrope.from_config(config)]
-    assert [one.part for one in list_layers(config).kinds] == names == ["", "vision_config"]
-
-
-def test_another_rope_keeps_the_name_of_the_one_it_stands_for():
-    layers, other = list_layers(GEMMA), rfrope.Rope(rfrope.geometric(128))
-    kinds = [dataclasses.replace(one, rope=other) if one.kind == BOTH[1] else one for one in layers.kinds]
-    found = type(layers)(tuple(kinds))
-    assert [*found.ropes] == [*layers.ropes] == BOTH
-    assert found.ropes[BOTH[1]] is other
-    assert found.ropes_by_layer == layers.ropes_by_layer
-
-
 def test_the_rope_of_each_layer_by_name():
     assert list_layers({"model_type": "smollm3", "num_hidden_layers": 4}).ropes_by_layer == ("", "", "", None)
     assert list_layers(of("smollm3", 2, no_rope_layers=[True, False])).ropes_by_layer == ("", None)
@@ -121,10 +102,3 @@ def test_in_words_and_as_data():
 )
 def test_numbers_in_short(layers, text):
     assert show_layers(layers) == text
-
-
-def test_the_length_of_the_text_counts():
-    config = {"model_type": "llama", "head_dim": 16, "max_position_embeddings": 64, "num_hidden_layers": 1}
-    config |= {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
-    short, long = (list_layers(config, seq_len=n).kinds[0].rope.frequencies for n in (64, 256))
-    assert short[-1] > 2.0 * long[-1]

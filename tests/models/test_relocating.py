@@ -193,13 +193,3 @@ def test_layers_without_rope_are_named_and_stay():
     assert found.to_dict()["still"][0]["layers"] == [3, 7]
     hybrid = can_relocate({"model_type": "qwen3_next", "num_hidden_layers": 4})
     assert str(hybrid).endswith("layers 0-2: no attention; they have no keys, and no position enters their state")
-
-
-def test_each_kind_of_layer_has_its_answer():
-    found = can_relocate({"model_type": "gemma3_text", "num_hidden_layers": 7})
-    assert {one.name: one.layers for one in found.ropes} == {
-        "full_attention": (5,),
-        "sliding_attention": (0, 1, 2, 3, 4, 6),
-    }
-    assert (found.still, bool(found)) == ((), True)
-    assert can_relocate({"model_type": "llama", "head_dim": 8}).ropes[0].layers is None
