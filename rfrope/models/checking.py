@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +44,6 @@ _WRITTEN |= dict.fromkeys(("original_max_position_embeddings", "partial_rotary_f
 _FLOAT32 = 1e-6  # relative; a GGUF holds numbers in float32
 _BASE = r"theta|rotary_emb_base|freq_base"  # in the name of a key for it
 _LAGS = 2048  # distances at which scores are compared within the trained context
-_Engines: TypeAlias = dict[tuple[str, str, str, str], list[str]]  # kind, name, text and fix; and of which RoPEs
 _FACTORS = ("yarn", "linear")  # schemes whose factor times the original context is what they reach
 
 
@@ -107,7 +106,7 @@ def check(
         names = [find_engine("engines", name, "reading")[0] for name in given]
     config, other = _read_side("target", target), None if against is None else _read_side("against", against)
     rope: tuple[str, ...] = ()
-    made: _Engines = {}
+    made: dict[CheckFinding, list[str]] = {}  # what each engine does, and of which RoPEs
     if not is_config(config):
         if against is None:
             raise ValueError(f"against is None, and target is {show(target)}, without a config; expected against=")
@@ -124,7 +123,11 @@ def check(
         found += _check_stored(os.fspath(target), config, layers)
     for part, kinds in _group(layers).items():
         found += _check_part(config, part, kinds, names, length, made)
-    told = _merge(made)
+    everything = {label for labels in made.values() for label in labels}
+    told = [
+        one if everything <= {*labels} else replace(one, where=f"{one.where}, {' and '.join(labels)}")
+        for one, labels in made.items()
+    ]
     asked = tuple(f"{name} " for name in names or ())
     found += [one for one in told if one.kind != "note" and one.where.startswith(asked)]
     if against is not None:
@@ -157,15 +160,6 @@ def _conclude(found: list[CheckFinding], rope: tuple[str, ...] = (), engines: It
     kinds = [*KINDS]
     ordered = sorted(dict.fromkeys(found), key=lambda one: kinds.index(one.kind))
     return Check(KINDS[ordered[0].kind] if ordered else "right", tuple(ordered), rope, tuple(engines))
-
-
-def _merge(engines: _Engines) -> list[CheckFinding]:
-    """Return what engines do, with engines that do the same merged."""
-    everything = {label for labels in engines.values() for label in labels}
-    return [
-        CheckFinding(kind, engine if everything <= {*labels} else f"{engine}, {' and '.join(labels)}", text, fix)
-        for (kind, engine, text, fix), labels in engines.items()
-    ]
 
 
 def _describe(kind: LayerKind, *, is_alone: bool) -> str:
@@ -266,7 +260,7 @@ def _check_part(
     kinds: list[LayerKind],
     names: list[str] | None,
     length: int | None,
-    told: _Engines,
+    told: dict[CheckFinding, list[str]],
 ) -> Iterator[CheckFinding]:
     """Yield findings on the length that is asked for and on engines, and list what each engine does."""
     ropes = {kind.rope_name: kind.rope for kind in kinds if kind.rope is not None}
@@ -299,7 +293,7 @@ def _check_part(
             text = "; ".join(engine.findings) or engine.reason or same
             has_run = engine.engine == one.reference or engine.sources[0].startswith("tools/observe_engines")
             about = f"{engine.engine} {engine.version}{'' if has_run else ' (read, not run)'}"
-            told.setdefault((kind, about, text, fix), []).append(label)
+            told.setdefault(CheckFinding(kind, about, text, fix), []).append(label)
 
 
 def _reach(rope: Rope) -> int:
