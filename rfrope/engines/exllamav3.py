@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rfrope.engines import formats, observed
-from rfrope.engines.formulas import UnknownError
-from rfrope.engines.record import Arithmetic, ConfigRope, EngineRope, ExportRequest, make_engine
+from rfrope.engines.record import Arithmetic, ExportRequest, make_engine
 
-_OBSERVED = observed.reading("exllamav3")
 _GPTJ, _NEOX = 1, 2  # of its RopeStyle
 _FAST = 2.0**-21.19  # largest error of CUDA's __cosf in half a turn, and of __sinf at most; CUDA C++ Programming Guide
-
-
-def _read(config: ConfigRope) -> EngineRope:
-    if config.written.get("llama_4_scaling_beta"):  # by which it scales queries in place of YaRN's factor
-        raise UnknownError("llama_4_scaling_beta was not observed")
-    return _OBSERVED.rule(config)
 
 
 def _make_phases(request: ExportRequest) -> dict[str, Any]:
@@ -34,5 +25,5 @@ ENGINE = make_engine(
     _make_phases,
     # phases of at most half a turn, their cos and sin, and the product with the factor
     lambda request, made: Arithmetic(None, 0.0, np.pi * formats.ULP + _FAST + formats.ULP),
-    reading=replace(_OBSERVED, rule=_read),
+    reading=observed.reading("exllamav3"),
 )

@@ -18,7 +18,8 @@ config holds), and the ``rules`` that they share. A rule holds for one form of c
 
 ``rfrope/data/engines.json``, written by hand, has such rules for sources that were read and not run: engines, and
 model types that are ``unseen`` because they need a device, each like another or by a rule of its own; ``lengths``: what
-comes of the length of a text, by scheme; ``reordered``: parts of whose weights loaders turn the rows.
+comes of the length of a text, by scheme; ``reordered``: parts of whose weights loaders turn the rows; ``unread``: keys
+of a scheme's dict that change what an engine does and were not observed.
 """
 
 from __future__ import annotations
@@ -71,6 +72,9 @@ def reading(
     types = tuple(sorted({*(name.removeprefix("part.") for name in families), *by_hand, *others}))
 
     def rule(config: ConfigRope) -> EngineRope:
+        for key in held.get("unread", ()):
+            if config.written.get(key):
+                raise UnknownError(f"{key} {held['was']}")
         if config.model_type in by_hand:
             return by_hand[config.model_type](config)
         try:
