@@ -307,7 +307,7 @@ def turned(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | Non
 
     wide = array.wider_float(x, xp)
     cos, sin = array.astype(cos, wide, xp), array.astype(sin, wide, xp)
-    found = _turned(array.astype(x[..., :width], wide, xp), cos, sin, turn, xp)
+    found = turn_blocks(array.astype(x[..., :width], wide, xp), cos, sin, turn, xp)
     first, *second = [array.astype(value, x.dtype, xp) for value in found]
     rest = x[..., width:]
 
@@ -326,7 +326,7 @@ def turned(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | Non
     return out
 
 
-def _turned(z: Array, cos: Array, sin: Array, turn: TurnOptions, xp: ModuleType) -> list[Array]:
+def turn_blocks(z: Array, cos: Array, sin: Array, turn: TurnOptions, xp: ModuleType) -> list[Array]:
     """First features of turned blocks, and the second ones where the result has any."""
     if turn.pairing == MAGNITUDES:
         z = softplus_of(z, xp) if turn.softplus else z
@@ -341,7 +341,6 @@ def softplus_of(x: Array, xp: ModuleType) -> Array:
     return xp.logaddexp(x, xp.zeros_like(x[..., :1])) if x.shape[-1] else x
 
 
-@dispatched(TORCH_ROTATION)
 def shared_coefficients(
     x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType, softplus: bool = False
 ) -> tuple[Array, Array]:

@@ -203,7 +203,7 @@ class LaunchingModule(torch.nn.Module):
             return None
         if q.shape[-3] == 0 or any([getattr(self, name).device != device for name in self._learned]):
             return None
-        read = self._read_on_device(q, positions, offset)
+        read = self._read_tensors(q, positions, offset)
         if read is None:
             return None
         at, counted = read
@@ -220,26 +220,33 @@ class LaunchingModule(torch.nn.Module):
             self._last_launch[0] = last[0].bind((q, k, positions), both)
         return both
 
-    def _read_on_device(self, q: Tensor, positions: Any, offset: Any) -> tuple[Tensor | None, int | None] | None:
-        """Positions ``(*P, k)`` that the kernel takes, and from what it counts the tokens if it does; or None."""
+    def _read_tensors(self, q: Tensor, positions: Any, offset: Any) -> tuple[Tensor | None, int | None] | None:
+        """Return positions ``(*P, k)`` beside q, and from what tokens are counted if they are; or None for the checks.
+
+        Launches take them, and graphs.
+        """
         plain, axes = type(offset) is int, self.axes
-        if positions is None and plain:
-            return (None, offset) if axes == 1 and abs(offset) < 2**53 else None
         if not plain:
             if not self._are_integers(offset, q.device) or offset.ndim > 1:
                 return None
             offset = offset.reshape(-1, 1, 1) if offset.ndim else offset.reshape(1, 1)
         if positions is None:
-            at = self._insert_heads(offset)
-            return (at, 0) if axes == 1 and self._fits(at.expand(*at.shape[:-2], q.shape[-2], 1), q) else None
+            if axes > 1 or (plain and abs(offset) >= 2**53):
+                return None
+            at = None if plain else self._insert_heads(offset)
+            if at is None or self._fits(at.expand(*at.shape[:-2], q.shape[-2], 1), q):
+                return at, offset if plain else 0
+            return None
         if type(positions) is not torch.Tensor or positions.device != q.device or positions.requires_grad:
             return None
-        if positions.dtype not in _PLACES or positions.ndim < 1 + (axes > 1):
+        if positions.dtype not in _PLACES:
+            if not self._are_integers(positions, q.device):
+                return None
+            positions = positions.long()
+        if positions.ndim < 1 + (axes > 1):
             return None
         at = positions[..., None] if axes == 1 else positions
-        if not plain or offset:
-            at = self._widened(at, False) + offset
-        at = self._insert_heads(at)
+        at = self._insert_heads(at if plain and not offset else self._widened(at, False) + offset)
         return (at, None) if self._fits(at, q) else None
 
 

@@ -263,9 +263,6 @@ class RotaryEmbedding(TurningModule):
     def _forget(self) -> None:
         """Rebuild constants derived from the Rope. They are not buffers, so casts and loads leave them unchanged."""
         made = {"frequencies": self._host} | ({} if self._law is None else {"points": self._law.points})
-        if not self._learned:
-            words, rests = turns.wrapping_turns(self._host)
-            made["turns"] = np.stack([words, rests.view(np.int64)])
         if self.frequencies is None:
             made["words"], _ = turns.turn_words(self._host)
         if self.max_positions is not None:

@@ -30,7 +30,6 @@ _XP = array.named_namespace(torch)
 # registers the operators, so that saved graphs can be loaded
 _OPERATOR = dispatch.backend_function(rotated, "torch")
 _RECORDING: Any = dispatch.find(dispatch.TORCH_RECORDING)
-_UNIT = 3.4061215800865545e-19  # radians: 2 pi 2^-64
 # sin(pi/2 y) = y + y P(y^2) for |y| <= 1, fitted to 3.4e-9
 _SINE = (0.5707962900221197, -0.6459633598619275, 0.07968848052381322, -0.004672227898213255, 0.000150820552083486)
 _WHOLE = 2**53  # float64 holds whole numbers below it
@@ -89,6 +88,12 @@ class TurningModule(LearningModule):
         if at.ndim not in (2, q.ndim) or at.shape[-1] != self.axes or at.shape[-2] != q.shape[-2]:
             return False
         return at.ndim == 2 or all([at.shape[axis] in (1, q.shape[axis]) for axis in range(q.ndim - 2)])
+
+    def _are_integers(self, x: Any, device: Any) -> bool:
+        """Return whether it is a tensor of integers on a device."""
+        if type(x) is not torch.Tensor or x.device != device:
+            return False
+        return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
 
     def _insert_heads(self, positions: Any) -> Any:
         """Positions ``(tokens, k)``, or ``(..., 1, tokens, k)`` where each sequence has its own."""
@@ -174,23 +179,31 @@ class TurningModule(LearningModule):
 
     def turn_in_graph(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
         """Rotate at integer positions, or return None for what needs all checks or is refused."""
-        known = q.is_cpu or q.is_cuda or q.is_meta or q.is_xpu
+        wide = q.dtype == torch.float64
+        known = q.is_cpu or q.is_cuda or q.is_meta or (q.is_xpu and not wide)  # no graph for XPU has operators of ours
         if q.device != k.device or not known or q.is_sparse or not self._belong(q, k):
             return None
         if type(q).__name__ == "DTensor" or type(k).__name__ == "DTensor":
             return None  # no operator of ours says how it is sharded
-        at = self._read_integers(q, positions, offset)
-        if at is None or not self._fits(at, q):
-            return None
-        if self.max_positions is not None and q.dtype != torch.float64:
-            return self._turn_both_by_rows(q, k, *self._rows(at, q.device))
-        both = self.turn_on_device(q, k, positions, offset) if q.shape[-2] != 1 else None
+        is_fused = not wide and (q.shape[-2] == 1 or q.is_xpu)  # by operators, which compilers fuse
+        both = None if is_fused else self.turn_on_device(q, k, positions, offset)
         if both is not None:
             return both
-        if self.max_positions is None and (q.shape[-2] == 1 or q.is_xpu):
-            by_floats = q.is_cpu or q.dtype == torch.float64
-            made = self._cos_sin_of_integers(q, at) if by_floats else self._cos_sin_by_words(at)
-            return self._turn_both_by_rows(q, k, *made)
+        read = self._read_tensors(q, positions, offset)
+        if read is None:
+            return None
+        at, counted = read
+        if counted is not None:
+            count = torch.arange(q.shape[-2], device=q.device)[:, None]
+            count = count + counted if counted else count
+            at = count if at is None else at + count
+        if at is None or at.is_floating_point():
+            return None
+        at = at.long()
+        if self.max_positions is not None and not wide:
+            return self._turn_both_by_rows(q, k, *self._rows(at, q.device))
+        if self.max_positions is None and is_fused:
+            return self._turn_both_by_rows(q, k, *self._cos_sin_by_words(at))
         omega = self._moved("frequencies", q.device)
         of_queries = self._repeat_for_heads(omega, q.shape[-3])
         turned = rotated if _OPERATOR is None else _OPERATOR
@@ -198,45 +211,6 @@ class TurningModule(LearningModule):
             turned(x, Angles(at, w, None, _XP), self._turn, None) for x, w in ((q, of_queries), (k, omega))
         )
         return first, second
-
-    def _read_integers(self, q: Tensor, positions: Any, offset: Any) -> Tensor | None:
-        """Integer positions ``(*P, k)``, with an axis for the heads where there are several sequences."""
-        axes, device = self.axes, q.device
-        if type(offset) is not int:
-            if not self._are_integers(offset, device) or offset.ndim > 1:
-                return None
-            offset = offset.long().reshape(-1, 1, 1) if offset.ndim else offset
-        if positions is None:
-            positions = torch.arange(q.shape[-2], device=device)
-        elif not self._are_integers(positions, device):
-            return None
-        if positions.ndim < 1 + (axes > 1) or (axes > 1 and positions.shape[-1] != axes):
-            return None
-        at = positions.long()
-        at = at[..., None] if axes == 1 else at
-        return self._insert_heads(at if type(offset) is int and offset == 0 else at + offset)
-
-    def _are_integers(self, x: Any, device: Any) -> bool:
-        """Return whether it is a tensor of integers on a device."""
-        if type(x) is not torch.Tensor or x.device != device:
-            return False
-        return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
-
-    def _cos_sin_of_integers(self, q: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Cos and sin, exact, by operators of torch that compilers fuse."""
-        turns = self._moved("turns", q.device)  # one tensor, as each is looked at; the rests are floats
-        words, rests = turns[0], turns[1].view(torch.float64)
-        if self._sets:
-            words, rests = words[:, None], rests[:, None]  # (heads of keys, 1, D, k)
-        at = at[..., None, :]
-        phases = (at * words).sum(-1).double() + (at.double() * rests).sum(-1)
-        phases, scale = phases * _UNIT, self._turn.scale
-        cos, sin = (phases.cos() * scale, phases.sin() * scale) if scale != 1.0 else (phases.cos(), phases.sin())
-        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        cos, sin = cos.to(wide), sin.to(wide)
-        if q.is_cpu:  # Inductor keeps in memory what is strided by hand; else it is computed anew for every head
-            cos, sin = cos.as_strided(cos.shape, cos.stride()), sin.as_strided(sin.shape, sin.stride())
-        return cos, sin
 
     def _cos_sin_by_words(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """Return `turns.cos_sin_float32`: by operators that compilers fuse, none in float64.
@@ -279,19 +253,10 @@ class TurningModule(LearningModule):
 
     def _turn_by_rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn features by rows of tables, in the precision of these."""
-        half, pairing = cos.shape[-1], self._turn.pairing
-        if self.start.polar:
-            magnitudes = torch.logaddexp(x.to(cos.dtype), x.new_zeros((), dtype=cos.dtype))
-            return blocks.join(magnitudes * cos, magnitudes * sin, self._turn.out_pairing, _XP).to(x.dtype)
-        turning = x[..., : 2 * half].to(cos.dtype)
-        if pairing == "half":
-            first, second = turning[..., :half], turning[..., half:]
-        else:
-            first, second = turning[..., 0::2], turning[..., 1::2]
-        turned = first * cos - second * sin, first * sin + second * cos
-        joined = torch.cat(turned, -1) if pairing == "half" else torch.stack(turned, -1).flatten(-2)
-        joined = joined.to(x.dtype)
-        return joined if 2 * half == x.shape[-1] else torch.cat([joined, x[..., 2 * half :]], -1)
+        width = blocks.width_of(self._turn.pairing) * cos.shape[-1]
+        first, second = blocks.turn_blocks(x[..., :width].to(cos.dtype), cos, sin, self._turn, _XP)
+        joined = blocks.join(first, second, self._turn.out_pairing, _XP).to(x.dtype)
+        return joined if width == x.shape[-1] else torch.cat([joined, x[..., width:]], -1)
 
     # -- with all checks -----------------------------------------------------------------------------------------------
 
@@ -397,7 +362,6 @@ class TurningModule(LearningModule):
     def _turned(self, places: str, at: Tensor, *features: tuple[str, Tensor, bool]) -> list[Tensor]:
         """Turn features, each with its name and whether it is keys, at positions of a name."""
         _, first, _ = features[0]
-        fits = at.ndim == 2 and at.shape[0] == first.shape[-2] and not self._sets
         omega, turn, rows = self._omega(first.device), self._learned_turn(), None
         shift = None if self.phases is None else self._shift()
         if self.max_positions is not None:
@@ -412,14 +376,10 @@ class TurningModule(LearningModule):
         found = []
         for name, x, are_keys in features:
             bias = shift if are_keys else None
-            heads = x.shape[-3]  # operators need only the shape of sets per head
-            as_shaped = by_operators and self._sets and isinstance(omega, torch.Tensor)
-            sets = omega[:1].expand(heads, -1, -1) if as_shaped else self._repeat_for_heads(omega, heads)
-            angle = Angles(at, sets, bias, _XP)
-            if not fits:
-                # refuse positions that are not those of the tokens
+            if not self._fits(at, x) or (bias is not None and bias.ndim > 1):  # refuse what would enlarge features
+                shape = Angles(at, self._repeat_for_heads(omega, x.shape[-3]), bias, _XP).shape
                 try:
-                    blocks.check_turn(x, angle.shape, self._turn, None, (name, places))
+                    blocks.check_turn(x, shape, self._turn, None, (name, places))
                 except ValueError as error:
                     hint = "here features are (..., heads, tokens, d); layout='bthd' takes tokens before heads"
                     raise ValueError(f"{error}; {hint}") from None
@@ -430,7 +390,8 @@ class TurningModule(LearningModule):
                 tables[biased] = tables[biased] if biased in tables else self._tables(at, omega, bias, turn.scale)
                 found.append(self._turn_by_tables(x, *tables[biased]))
             else:
-                found.append(rotated(x, angle, turn, None))
+                sets = self._repeat_for_heads(omega, x.shape[-3])
+                found.append(rotated(x, Angles(at, sets, bias, _XP), turn, None))
         return found
 
     # -- by torch's own operators, each a launch -----------------------------------------------------------------------

@@ -192,7 +192,7 @@ def test_steps_between_more_than_2_to_the_31_elements(name, tmp_path):
     given = {name: placed(far_apart(one, axis, tmp_path) if name == which else one) for name, one in given.items()}
     x, *others = given.values()
     options = launches.Options(1.0, 0, False, pairing, pairing, False, False, False)
-    rotation.turn_both_(x, None, *others, *options)
+    launches.launch(kernels.turn, (x, x, None), None, launches.Given(*others), options)
     assert_rounded(x, exact, ERROR)
 
 

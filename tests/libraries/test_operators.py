@@ -334,7 +334,7 @@ def test_what_a_tracer_made_is_not_kept(monkeypatch):
     for kept in (False, True):
         with nullcontext() if kept else torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
             made = turns.copy_to_device_of(torch.empty(1).to(device), np.asarray(OMEGA), held)
-            assert (type(made) is type(module._moved("turns", device)) is torch.Tensor) == kept
+            assert (type(made) is type(module._moved("words", device)) is torch.Tensor) == kept
         assert bool(module._placed) == bool(held["_placed"]) == kept
 
 
@@ -452,15 +452,14 @@ def test_a_compiled_step_on_a_device_has_no_float64_and_no_library_cosine(name):
 
 
 def test_which_step_is_compiled(monkeypatch):
-    """On the CPU the one by floats, as ever; features of float64 have it everywhere."""
+    """By torch's operators, but by ours where features are float64."""
     module, called = RotaryEmbedding(OMEGA), []
-    for way in ("_cos_sin_by_words", "_cos_sin_of_integers"):
-        monkeypatch.setattr(module, way, lambda *_, way=way: called.append(way) or (None, None))
+    monkeypatch.setattr(module, "_cos_sin_by_words", lambda at: called.append(at.device.type) or (None, None))
     monkeypatch.setattr(module, "_turn_both_by_rows", lambda *_: None)
     for device, dtype in (("cpu", torch.float32), ("meta", torch.float32), ("meta", torch.float64)):
         q = torch.empty(1, 2, 1, WIDTH, device=device, dtype=dtype)
         module.turn_in_graph(q, q, None, 3)
-    assert called == ["_cos_sin_of_integers", "_cos_sin_by_words", "_cos_sin_of_integers"]
+    assert called == ["cpu", "meta"]
 
 
 # -- safe to capture ---------------------------------------------------------------------------------------------------
@@ -551,10 +550,10 @@ def test_sums_are_in_float32_only_where_operators_run(without_loops, monkeypatch
     """Loops of the CPU sum in float64, and the generic function beside them does, too; so does what is recorded."""
     x, space = features(2, 4, WIDTH), array.named_namespace(torch)
     arguments = x, x + 1.0, (4, 16), "half", "interleaved", space
-    narrow = blocks.shared_coefficients.generic(*arguments)
-    recorded = blocks.shared_coefficients.generic(x.clone().requires_grad_(), *arguments[1:])
+    narrow = blocks.shared_coefficients(*arguments)
+    recorded = blocks.shared_coefficients(x.clone().requires_grad_(), *arguments[1:])
     monkeypatch.setattr(dispatch, "uses_integer_phases", lambda x: False)
-    wide = blocks.shared_coefficients.generic(*arguments)
+    wide = blocks.shared_coefficients(*arguments)
     for one, other, exact in zip(narrow, recorded, wide, strict=True):
         assert (one.dtype, other.dtype, exact.dtype) == (torch.float32, torch.float64, torch.float64)
         assert torch.equal(other.detach(), exact)

@@ -3,10 +3,10 @@
 An operator runs what its tensors' memory asks for: the compiled loop of the CPU, the kernels of a CUDA device, or the
 generic function. The gradient of features is the rotation back. Those of angles and scales, or of magnitudes and their
 angles, come from one pass over the features (``turn_gradient``, ``turn_back``), which has no gradient of its own: where
-gradients of gradients are asked for, that pass is made of operators that have (``shared_coefficients``).
+gradients of gradients are asked for, the generic function runs, whose parts have.
 
-The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin``, ``rfrope::cos_sin_float32``,
-``rfrope::shared_coefficients``, ``rfrope::turn_gradient`` and ``rfrope::turn_back``.
+The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin``, ``rfrope::turn_gradient`` and
+``rfrope::turn_back``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rfrope._core import array, dispatch, sums
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
-from rfrope._core.blocks import MAGNITUDES, TurnOptions, width_of
+from rfrope._core.blocks import MAGNITUDES, TurnOptions, shared_coefficients, width_of
 from rfrope._core.dispatch import CPU, DISPATCHED, TORCH_ROTATION
 
 _XP = array.named_namespace(torch)
@@ -58,19 +58,13 @@ def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: A
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Version of the generic function for recorded tensors."""
-    return _call(_cos_sin, None, angles.positions, angles.frequencies, angles.shift)
+    cos, sin = _call(_cos_sin, None, angles.positions, angles.frequencies, angles.shift, False)
+    return cos, sin
 
 
 def cos_sin_float32(angles: Angles) -> Array:
     """Version of the generic function for recorded tensors."""
-    return _call(_waves, None, angles.positions, angles.frequencies, angles.shift)
-
-
-def shared_coefficients(
-    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType, softplus: bool = False
-) -> tuple[Array, Array]:
-    """Version of the generic function for recorded tensors."""
-    return _call(_shared, None, x, y, shape, pairing, y_pairing, softplus)
+    return _call(_cos_sin, None, angles.positions, angles.frequencies, angles.shift, True)
 
 
 def turn_gradient(
@@ -172,29 +166,21 @@ def _run_turn_by_table(x: Tensor, cos: Tensor, sin: Tensor, pairing: str, out_pa
     return _run("rotated_by_table", x, x, cos, sin, TurnOptions(pairing, out_pairing), None, _XP)
 
 
-def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-    shape = _phases(positions, frequencies, shift)
-    return frequencies.new_empty(shape), frequencies.new_empty(shape)
+def _run_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None, narrow: bool) -> Tensor:
+    angles = Angles(positions, frequencies, shift, _XP)
+    if narrow:
+        return _run("cos_sin_float32", positions, angles)
+    return torch.stack(_run("cos_sin", positions, angles))
 
 
-def _run_cos_sin(name: str, positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> Any:
-    """Cos and sin by a function: `cos_sin`, or `cos_sin_float32` of integer positions."""
-    return _run(name, positions, Angles(positions, frequencies, shift, _XP))
+def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None, narrow: bool) -> Tensor:
+    dtype = torch.float32 if narrow else frequencies.dtype
+    return frequencies.new_empty((2, *_phases(positions, frequencies, shift)), dtype=dtype)
 
 
 def _sum_dtype(x: Tensor) -> Any:
     """Dtype of sums over features: on devices no wider than these have to be."""
     return array.widest_float(_XP, x.device) if x.is_cpu or x.dtype == torch.float64 else torch.float32
-
-
-def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, Tensor]:
-    return x.new_empty(shape, dtype=_sum_dtype(x)), x.new_empty(shape, dtype=_sum_dtype(x))
-
-
-def _run_shared(x: Tensor, y: Tensor, shape: list[int], *given: Any) -> tuple[Tensor, Tensor]:
-    pairing, y_pairing, softplus = given
-    found = _run("shared_coefficients", x, x, y, tuple(shape), pairing, y_pairing, _XP, softplus)
-    return tuple(value.to(_sum_dtype(x), memory_format=torch.contiguous_format) for value in found)
 
 
 def _run_turn_gradient(x: Tensor, y: Tensor, *given: Any) -> Tensor:
@@ -305,34 +291,18 @@ def _table_backward(
     if needs[0]:
         found[0] = _turn_by_table(gradient, cos, -sin, *pairings[::-1]).sum_to_size(shape)
     if x is not None:
-        shared = _shared(*_turning(cos.shape[-1], x, gradient, *pairings), cos.shape, *pairings, False)
+        pairing, out_pairing = pairings
+        features = _turning(cos.shape[-1], x, gradient, pairing, out_pairing)
+        shared = shared_coefficients(*features, cos.shape, pairing, out_pairing, _XP)
         found[1:3] = (value.to(cos.dtype) for value in shared)
     return tuple(found)
 
 
-def _cos_sin_backward(needs: Any, of_cos: Tensor, of_sin: Tensor, *angles: Tensor | None) -> tuple[Any, ...]:
-    cos, sin = _cos_sin(*angles)
-    return _gradients_of_angles(needs, of_sin * cos - of_cos * sin, *angles)
-
-
-def _waves_backward(needs: Any, gradient: Tensor, waves: Tensor, *angles: Tensor | None) -> tuple[Any, ...]:
-    cos, sin = waves
-    return _gradients_of_angles(needs, gradient[1] * cos - gradient[0] * sin, *angles)
-
-
-def _shared_backward(
-    needs: Any, of_dots: Tensor, of_crosses: Tensor, x: Tensor, y: Tensor, shape: Any, *given: Any
+def _cos_sin_backward(
+    needs: Any, gradient: Tensor, made: Tensor, narrow: bool, *angles: Tensor | None
 ) -> tuple[Any, ...]:
-    """Both sums are linear in x and in y: the gradients are again features that are turned, by a table."""
-    *pairings, softplus = given
-    found: list[Any] = [None] * 6
-    if needs[0]:
-        back = _turn_by_table(y, of_dots, -of_crosses, *pairings[::-1])
-        found[0] = (_softplus_gradient(back, x) if softplus else back).sum_to_size(x.shape)
-    if needs[1]:
-        x = torch.nn.functional.softplus(x, threshold=_LINEAR) if softplus else x
-        found[1] = _turn_by_table(x, of_dots, of_crosses, *pairings).sum_to_size(y.shape)
-    return tuple(found)
+    cos, sin = made
+    return *_gradients_of_angles(needs, gradient[1] * cos - gradient[0] * sin, *angles), None
 
 
 # -- registration ------------------------------------------------------------------------------------------------------
@@ -406,25 +376,11 @@ _turn_by_table = _register(
     lambda needs, turned, x, *others: (x if any(needs[1:3]) else None, tuple(x.shape), *others),
 )
 _cos_sin = _register(
-    "cos_sin(Tensor positions, Tensor frequencies, Tensor? shift) -> (Tensor, Tensor)",
-    partial(_run_cos_sin, "cos_sin"),
+    "cos_sin(Tensor positions, Tensor frequencies, Tensor? shift, bool narrow) -> Tensor",
+    _run_cos_sin,
     _fake_cos_sin,
     _cos_sin_backward,
-)
-_waves = _register(
-    "cos_sin_float32(Tensor positions, Tensor frequencies, Tensor? shift) -> Tensor",
-    partial(_run_cos_sin, "cos_sin_float32"),
-    lambda at, omega, shift: omega.new_empty((2, *_phases(at, omega, shift)), dtype=torch.float32),
-    _waves_backward,
-    lambda needs, waves, *angles: (waves, *angles),
-)
-_shared = _register(
-    "shared_coefficients(Tensor x, Tensor y, SymInt[] shape, str pairing, str y_pairing, bool softplus) "
-    "-> (Tensor, Tensor)",
-    _run_shared,
-    _fake_shared,
-    _shared_backward,
-    lambda needs, sums, x, y, shape, *others: (x, y, tuple(shape), *others),
+    lambda needs, made, *inputs: (made, inputs[3], *inputs[:3]),
 )
 _turn_gradient = _register(
     f"turn_gradient(Tensor x, Tensor y, {_GIVEN}, {_OPTIONS}, SymInt[] shape, bool radial) -> Tensor",

@@ -4,8 +4,8 @@ Queries and keys are seen as ``(batch, heads, tokens, d)``, whatever their order
 their phases stands for the heads. What the kernel does not take (features in float64, more axes, phases that enlarge
 features) goes to the next backend, or to the generic function.
 
-The operators are ``rfrope::turn_both``, whose gradient is the same launch backwards, ``rfrope::turn_both_``, in place,
-and ``rfrope::turn_both_back``, which sums what gradients of angles and scales need on its way.
+The operators are ``rfrope::turn_both``, whose gradient is the same launch backwards, and ``rfrope::turn_both_back``,
+which sums what gradients of angles and scales need on its way.
 """
 
 from __future__ import annotations
@@ -143,10 +143,7 @@ def _write(x: Tensor, out: Tensor, given: Given, options: Options) -> None:
     """Turn features into memory that there is already."""
     given = Given(*(one if one is None or overlap_of(one, out) is Overlap.NONE else one.clone() for one in given))
     if overlap_of(x, out) is not Overlap.NONE:
-        if options.layout == options.out_layout:
-            turn_both_(out, None, *given, *options)
-            return
-        x = x.clone()  # features that change places would be overwritten unread
+        x = out if options.layout == options.out_layout else x.clone()  # features that change places are read first
     launch(kernels.turn, (x, out, None), None, given, options)
     array.library(out).mark_modified(out)
 
@@ -157,14 +154,14 @@ def _write(x: Tensor, out: Tensor, given: Given, options: Options) -> None:
 _SIDES: dict[str, Any] = {"q": torch.Tensor, "k": torch.Tensor | None}
 
 
-def _operator(features: dict[str, Any], result: Any, mutated: tuple[str, ...] = (), **more: Any) -> Callable[..., Any]:
+def _operator(features: dict[str, Any], result: Any, **more: Any) -> Callable[..., Any]:
     """Register a function of features, the fields of `Given` and `Options`, and more arguments, by their types."""
 
     def register(function: Callable[..., Any]) -> Any:
         types = {**features, **dict.fromkeys(Given._fields, torch.Tensor | None), **get_type_hints(Options), **more}
         parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for name, kind in types.items()]
         function.__signature__ = Signature(parameters, return_annotation=result)  # type: ignore[attr-defined]
-        return triton_op(f"rfrope::{function.__name__}", function, mutates_args=mutated)
+        return triton_op(f"rfrope::{function.__name__}", function, mutates_args=())
 
     return register
 
@@ -178,12 +175,6 @@ def _parse(arguments: Sequence[Any]) -> tuple[Given, Options]:
 def turn_both(q: Tensor, k: Tensor | None, *arguments: Any) -> tuple[Tensor, Tensor]:
     """Features turned; the second result is empty without keys."""
     return _turn(wrap_triton(kernels.turn), q, k, *_parse(arguments))
-
-
-@_operator(_SIDES, None, mutated=("q", "k"))
-def turn_both_(q: Tensor, k: Tensor | None, *arguments: Any) -> None:
-    """Turn features where they are; both layouts are the same pairing."""
-    launch(wrap_triton(kernels.turn), (q, q, None), None if k is None else (k, k, None), *_parse(arguments))
 
 
 @_operator(
