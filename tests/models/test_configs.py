@@ -12,7 +12,6 @@ import rfrope
 from rfrope import from_config
 
 KEY = "original_max_position_embeddings"
-OTHER = {"model_type": "made_up", "rope_theta": 1e4, "head_dim": 16, "max_position_embeddings": 2048}
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
 
 
@@ -55,16 +54,6 @@ def test_files_folders_and_objects_are_as_dicts(model, tmp_path):
             assert np.array_equal(one.frequencies, other.frequencies)
 
 
-def test_sections():
-    by_model = {model: from_config(BY_MODEL[model].config) for model in ("Qwen2-VL 7B", "Qwen3-VL 8B", "Llama 3 8B")}
-    (chunked, vision), (interleaved, _), (plain,) = by_model.values()
-    assert (chunked.sections, chunked.interleaved) == ((16, 24, 24), False)
-    assert (interleaved.sections, interleaved.interleaved) == ((24, 20, 20), True)
-    assert (plain.sections, plain.interleaved) == (None, False)
-    assert (vision.sections, vision.interleaved) == ((20, 20), False)
-    assert rfrope.mrope(vision.frequencies, vision.sections).frequencies.shape == (40, 2)
-
-
 # -- where things stand ------------------------------------------------------------------------------------------------
 
 
@@ -79,15 +68,6 @@ def test_several_places(config, expected):
     found = from_config(config)
     assert sorted([*place(part)] for part in found) == sorted(expected)
     assert all(part.source.model.qk_head_dim == part.head_dim for part in found)
-
-
-@pytest.mark.parametrize(
-    ("model_type", "key", "local"),
-    [("gemma3_text", "rope_theta", 1e4), ("modernbert", "global_rope_theta", 1e4), ("olmo3", "rope_theta", 7e5)],
-)
-def test_the_base_of_local_layers_where_only_the_other_is_told(model_type, key, local):
-    bases = [part.source.rope_parameters["rope_theta"] for part in from_config({"model_type": model_type, key: 7e5})]
-    assert bases == [7e5, local]
 
 
 @pytest.mark.parametrize(("config", "windows"), rows("models/configs.json", "windows"))
@@ -115,22 +95,6 @@ def test_the_original_context_at_the_top_counts_more(scheme):
     )
     (part,) = from_config({**LLAMA, KEY: 256, "rope_scaling": {KEY: 512, **told, "rope_type": scheme}})
     assert part.source.rope_parameters[KEY] == 256
-
-
-def test_yarn_with_lists_is_longrope():
-    told = {"type": "yarn", **lists(8), "original_max_position_embeddings": 512}
-    (part,) = from_config({**LLAMA, "rope_scaling": told})
-    assert part.source.rope_parameters["rope_type"] == "longrope"
-
-
-def test_a_length_reaches_the_scheme():
-    told = {"type": "dynamic", "factor": 2.0}
-    (short,), (long,) = (from_config({**LLAMA, "rope_scaling": told}, seq_len=n) for n in (2048, 8192))
-    assert np.array_equal(short.frequencies, rfrope.geometric(8))
-    assert long.frequencies[-1] < short.frequencies[-1]
-
-
-HUNYUAN = {"type": "xdrope", "alpha": 1000.0, "factor": 1.0, "xdrope_section": [2, 2, 2, 2]}
 
 
 @pytest.mark.parametrize(("config", "sections", "interleaved"), rows("models/configs.json", "sections"))
@@ -163,15 +127,6 @@ def test_pictures_that_the_config_does_not_determine_wherever_they_are(config):
     if "vision_config" in config:
         (text,) = from_config({"text_config": LLAMA, **config})
         assert text.source.model.name == "text_config"
-
-
-def test_xdrope_of_hunyuan():
-    (part,), (plain,) = (
-        from_config({**OTHER, "rope_scaling": one}, pairing="half")
-        for one in (HUNYUAN, {"type": "dynamic", "alpha": 1e3})
-    )
-    assert part.source.rope_parameters["rope_type"] == "dynamic"
-    assert np.array_equal(part.frequencies, plain.frequencies)
 
 
 def test_results_can_be_changed_and_the_table_stays():
