@@ -5,9 +5,8 @@ divides or multiplies frequencies; parameters that change the shape of the law h
 without a differentiable formula are not learned.
 
 nu and alpha move a quantile x of Student's t or of a Gamma law, ``F(x; nu) = u``: the derivative is ``-(dF/dnu) /
-F'(x)`` (Figurnov et al., 2018, who have both laws among their examples). Here x comes from Newton's steps for the
-logarithm of a tail, which is a sum of exponentials at fixed nodes, so that any library differentiates it, as often as
-asked; good to about 1e-12 for nu from 0.05 to 200.
+F'(x)`` (Figurnov et al., 2018, who have both laws among their examples). x is SciPy's, and the derivative a sum of
+exponentials at fixed nodes, which any library differentiates once more; good to about 1e-12 for nu from 0.05 to 200.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -32,10 +32,7 @@ _TAIL_GRID = np.arange(-3.6, 7.0, 0.12)  # of t in r = exp(t - exp(-t)), by whic
 _TAIL_NODES = np.exp(_TAIL_GRID - np.exp(-_TAIL_GRID))
 _TAIL_WEIGHTS = 0.12 * _TAIL_NODES * (1.0 + np.exp(-_TAIL_GRID))
 _NODES, _WEIGHTS = 0.5 * np.asarray(np.polynomial.legendre.leggauss(14)) + [[0.5], [0.0]]  # of Gauss on (0, 1)
-_CENTRE = 3.0  # (nu + 1) y^2 up to which quantiles come from an integral from 0 by these
-_NEAR = 0.02  # distance from 1/2 of probabilities for which that holds for any nu
-_NEWTON_STEPS = 12  # from bounds of quantiles
-_STEPS_FROM_ROOT = 2  # from those of SciPy: derivatives up to the third are exact
+_CENTRE = 3.0  # (nu + 1) y^2 up to which slopes come from an integral from 0 by these
 _LARGEST_NARROW = 2.0**120  # where float64 is missing
 
 # factor and parameter that make the index of a law's tail, 1 without a parameter
@@ -152,110 +149,84 @@ def _cut(x: Array, xp: ModuleType) -> Array:
 def _student_quantile(nu: Array, p: np.ndarray, xp: ModuleType) -> Array:
     """Return y >= 0 with the tail p <= 1/2, Student's t with 2 nu degrees of freedom being ``sqrt(2 nu) sinh(y)``.
 
-    The density of y is proportional to ``cosh(y)^(-2 nu)``, so that the logarithm of the tail is concave: Newton's
-    steps from a y beyond the root stay beyond it. ``cosh y >= exp(y) / 2`` bounds the tail, and gives such a y. Near
-    the median, where y and its slope vanish, Newton's steps are for the integral from 0 to y, from y = 0.
+    The density of y is proportional to ``cosh(y)^(-2 nu)``. Near the median the integral is that from 0 to y.
     """
     from scipy.special import betaincinv
 
-    def log_cosh(y: Array, xp: ModuleType) -> Array:
-        return y + xp.log1p(0.5 * xp.expm1(-2.0 * y))
-
-    if known := array.has_host_values(nu):
-        own = array.to_host(nu).real
+    def find(own: np.ndarray) -> np.ndarray:
         share = np.maximum(betaincinv(own, 0.5, 2.0 * p), np.finfo(np.float64).tiny)
         rest = betaincinv(0.5, own, 1.0 - 2.0 * p, where=p >= 0.25, out=np.asarray(1.0 - share))
-        root = np.arcsinh(np.sqrt(rest / share))
-        if isinstance(nu, np.ndarray) and np.iscomplexobj(nu):
-            is_near, size, above = (own + 1.0) * root * root < _CENTRE, 1.0 / (own + np.sqrt(own)), log_cosh(root, np)
-            tail = size[..., None] * _TAIL_NODES
-            rises = log_cosh(tail, np), log_cosh(root[..., None] + tail, np) - above[..., None]
-            (_, mean_rise), (length, mean) = (_tail_and_mean(-2.0 * own[..., None] * one, one, size) for one in rises)
-            by_nu = 2.0 * mean_rise  # the difference of digamma functions at nu + 1/2 and nu, with more digits
-            y = np.where(is_near, root, 0.0)[..., None]
-            height, top = log_cosh(y * _NODES, np), log_cosh(y, np)
-            parts = _WEIGHTS * np.exp(2.0 * own[..., None] * (top - height)) * (2.0 * height - by_nu[..., None])
-            slope = np.where(is_near, y[..., 0] * np.sum(parts, axis=-1), length * (by_nu - 2.0 * (mean + above)))
-            return root + slope * (nu - own)
-    log_p, size, each = _constant(np.log(p), nu, xp), 1.0 / (nu + xp.sqrt(nu)), nu[..., None]
+        return np.arcsinh(np.sqrt(rest / share))
 
-    def log_length(y: Array) -> Array:
-        """Logarithm of the tail over the density."""
-        return _log_tail(
-            lambda r: -2.0 * each * (log_cosh(y[..., None] + r, xp) - log_cosh(y, xp)[..., None]), size, xp
-        )
+    def log_cosh(y: Array) -> Array:
+        return y + xp.log1p(0.5 * xp.expm1(-2.0 * y))
 
-    log_half = log_length(xp.zeros_like(nu)) + math.log(2.0)
-    bound = (2.0 * nu * math.log(2.0) - xp.log(2.0 * nu) - log_half - log_p) / (2.0 * nu)
-    share, nodes, weights = (_constant(one, nu, xp) for one in (0.5 - p, _NODES, _WEIGHTS))
-    is_near, inside = share < _NEAR, share * xp.exp(log_half)
-    y = _constant(root, nu, xp) if known else xp.where(is_near, xp.zeros_like(bound), bound)
-    for _ in range(_STEPS_FROM_ROOT if known else _NEWTON_STEPS):
-        log_own, log_density = log_length(y), -2.0 * nu * log_cosh(y, xp)
-        z = xp.where(is_near, y, xp.zeros_like(bound))
-        own = z * xp.sum(weights * xp.exp(-2.0 * each * log_cosh(z[..., None] * nodes, xp)), axis=-1)
-        near = (inside - own) * xp.exp(2.0 * nu * log_cosh(z, xp))
-        y = y + xp.where(is_near, near, xp.exp(log_own) * (log_own + log_density - log_half - log_p))
-        y = xp.where(y > 0.0, y, xp.zeros_like(y))
-    return y
+    def slope(own: Array, y: Array) -> Array:
+        nodes, weights = (_constant(one, y, xp) for one in (_NODES, _WEIGHTS))
+        is_near, size, above = (own + 1.0) * y * y < _CENTRE, 1.0 / (own + xp.sqrt(own)), log_cosh(y)
+        tail = size[..., None] * _constant(_TAIL_NODES, y, xp)
+        rises = log_cosh(tail), log_cosh(y[..., None] + tail) - above[..., None]
+        (_, mean_rise), (length, mean) = (_tail_and_mean(-2.0 * own[..., None] * one, one, size, xp) for one in rises)
+        by_nu = 2.0 * mean_rise  # the difference of digamma functions at nu + 1/2 and nu, with more digits
+        near = xp.where(is_near, y, xp.zeros_like(y))[..., None]
+        height = log_cosh(near * nodes)
+        parts = weights * xp.exp(2.0 * own[..., None] * (log_cosh(near) - height)) * (2.0 * height - by_nu[..., None])
+        return xp.where(is_near, near[..., 0] * xp.sum(parts, axis=-1), length * (by_nu - 2.0 * (mean + above)))
+
+    return _follow(nu, p, find, slope, xp)
 
 
 def _log_gamma_quantile(shape: Array, u: np.ndarray, xp: ModuleType) -> Array:
-    """Return the logarithm s of quantiles of a Gamma law with rate 1.
+    """Return the logarithm s of quantiles of a Gamma law with rate 1: of a density like ``exp(shape s - exp(s))``."""
+    from scipy.special import gammainccinv, gammaincinv, gammaln, polygamma
 
-    The density of s is proportional to ``exp(shape s - exp(s))``; the logarithms of both tails are concave. That below
-    is solved for up to the mode, ``log shape``, from ``exp(shape s) / Gamma(shape + 1)``, which bounds it; that above
-    beyond, from ``shape + sqrt(2 shape L) + L`` with ``L = -log(1 - u)`` (Laurent and Massart, 2000, Lemma 1).
+    def find(own: np.ndarray) -> np.ndarray:
+        quantile = np.where(u < 0.5, gammaincinv(own, u), gammainccinv(own, 1.0 - u))
+        with np.errstate(divide="ignore"):  # below all floats a bound of the quantile is the quantile
+            return np.maximum(np.log(quantile), (np.log(u) + gammaln(own + 1.0)) / own)
+
+    still = _detach(shape)
+    digamma, trigamma = (array.map_on_host(partial(polygamma, order), still, xp, "shape") for order in (0, 1))
+
+    def slope(own: Array, s: Array) -> Array:
+        a, x = own[..., None], xp.exp(s)[..., None]
+        is_below = x < a
+        size = 1.0 / (xp.where(is_below, a, x - a) + xp.sqrt(a))
+        r = size * _constant(_TAIL_NODES, s, xp)
+        power = xp.where(is_below, -r, xp.log1p(r))
+        exponent = xp.where(is_below, a, a - 1.0) * power - x * xp.where(is_below, xp.expm1(-r), r)
+        length, mean = _tail_and_mean(exponent, power, size[..., 0], xp)
+        length = xp.where(is_below[..., 0], -length, length)
+        return length * (s + mean - digamma - trigamma * (own - still))
+
+    return _follow(shape, u, find, slope, xp)
+
+
+def _detach(value: Array) -> Array:
+    """Return a parameter without derivatives, and NumPy's without its imaginary part."""
+    return value.real if isinstance(value, np.ndarray) else array.library(value).detach_as_int16(value)
+
+
+def _follow(value: Array, u: np.ndarray, find: Any, slope: Callable[[Array, Array], Array], xp: ModuleType) -> Array:
+    """Return the quantiles of points that `find` has on the host, moved along their slope ``dx/dvalue``.
+
+    The step is of length 0: with the midpoint rule it has the first two derivatives.
     """
-    from scipy.special import digamma, gammainccinv, gammaincinv, gammaln
-
-    if known := array.has_host_values(shape):
-        given = array.to_host(shape).real
-        quantile = np.where(u < 0.5, gammaincinv(given, u), gammainccinv(given, 1.0 - u))
-        with np.errstate(divide="ignore"):  # below all floats the bound is the quantile
-            root = np.maximum(np.log(quantile), (np.log(u) + gammaln(given + 1.0)) / given)
-        if isinstance(shape, np.ndarray) and np.iscomplexobj(shape):
-            is_below, a, x = (quantile < given)[..., None], given[..., None], quantile[..., None]
-            size = 1.0 / (np.where(is_below, a, x - a) + np.sqrt(a))
-            r = size * _TAIL_NODES
-            power = np.where(is_below, -r, np.log1p(r))
-            exponent = a * power - x * np.where(is_below, np.expm1(-r), r) - np.where(is_below, 0.0, power)
-            length, mean = _tail_and_mean(exponent, power, size[..., 0])
-            length = np.where(quantile < given, -length, length)
-            return root + length * (root + mean - digamma(given)) * (shape - given)
-    below, above = (_constant(np.log(p), shape, xp) for p in (u, 1.0 - u))
-    mode, deviation, own = xp.log(shape), xp.sqrt(shape), shape[..., None]
-
-    def log_lengths(low: Array, high: Array) -> tuple[Array, Array]:
-        """Logarithms of tails over the density: below a point in s itself, above one in ``exp(s - s_0) - 1``."""
-        x, y = xp.exp(low)[..., None], xp.exp(high)[..., None]
-        fall = _log_tail(lambda r: -own * r - x * xp.expm1(-r), 1.0 / (shape + deviation), xp)
-        return fall, _log_tail(lambda r: (own - 1.0) * xp.log1p(r) - y * r, 1.0 / (y[..., 0] - shape + deviation), xp)
-
-    at_mode = log_lengths(mode, mode)
-    log_all = shape * mode - shape + xp.log(xp.exp(at_mode[0]) + xp.exp(at_mode[1]))
-    middle, upper = mode + xp.zeros_like(below), below > shape * mode - shape + at_mode[0] - log_all
-    bound = xp.where(upper, xp.log(shape - above + deviation * xp.sqrt(-2.0 * above)), (below + mode + log_all) / shape)
-    s = _constant(root, shape, xp) if known else bound
-    for _ in range(_STEPS_FROM_ROOT if known else _NEWTON_STEPS):
-        fall, rise = log_lengths(xp.where(upper, middle, s), xp.where(upper & (s > mode), s, middle))
-        log_density = shape * s - xp.exp(s) - log_all
-        down, up = xp.exp(fall) * (log_density + fall - below), xp.exp(rise) * (log_density + rise - above)
-        s = xp.where(upper, s + up, s - down)
-    return s
+    still = _detach(value)
+    if isinstance(value, np.ndarray):
+        root = find(still)
+        return root + slope(still, root) * (value - still)
+    shape = np.broadcast_shapes(tuple(value.shape), u.shape)
+    root = array.map_on_host(find, xp.broadcast_to(still, shape), xp, "a parameter")
+    half = 0.5 * (value - still)
+    return root + 2.0 * half * slope(still + half, root + half * slope(still, root))
 
 
-def _tail_and_mean(exponent: np.ndarray, values: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _tail_and_mean(exponent: Array, values: Array, size: Array, xp: ModuleType) -> tuple[Array, Array]:
     """Return the integral of ``exp(exponent)`` over nodes scaled by `size`, and the mean of values with this weight."""
-    weights = _TAIL_WEIGHTS * np.exp(exponent)
-    total = np.sum(weights, axis=-1)
-    return size * total, np.sum(weights * values, axis=-1) / total
-
-
-def _log_tail(exponent: Callable[[Array], Array], size: Array, xp: ModuleType) -> Array:
-    """Return the logarithm of the integral of ``exp(exponent(r))`` over r > 0, with nodes scaled by `size`."""
-    nodes, weights = (_constant(one, size, xp) for one in (_TAIL_NODES, _TAIL_WEIGHTS))
-    return xp.log(size * xp.sum(weights * xp.exp(exponent(size[..., None] * nodes)), axis=-1))
+    weights = _constant(_TAIL_WEIGHTS, size, xp) * xp.exp(exponent)
+    total = xp.sum(weights, axis=-1)
+    return size * total, xp.sum(weights * values, axis=-1) / total
 
 
 def _move_spectral_mixture(law: Any, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
