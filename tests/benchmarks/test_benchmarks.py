@@ -172,23 +172,10 @@ def test_without_a_device_there_are_counts():
     command = [sys.executable, "-m", "benchmarks.gpu", "--quick"]
     run = subprocess.run(command, cwd=ROOT, env=known, capture_output=True, text=True, timeout=HANGS)
     assert run.returncode == 2, run.stderr
-    no_device, *missing = run.stderr.splitlines()
-    assert no_device.startswith("python -m benchmarks.gpu: no CUDA device: CuPy: ")
+    assert run.stderr.startswith("python -m benchmarks.gpu: no CUDA device: CuPy: ")
     tables = [re.split("  +", line.strip()) for line in run.stdout.splitlines()]
-    for package, head in (("PyTorch", gpu_layers.COUNTED), ("Triton", gpu_layers.CODE)):
-        absent = importlib.util.find_spec("torch" if package == "PyTorch" else "triton") is None
-        assert (list(head) in tables) is not absent
-        assert (f"nothing is counted: {package} is not installed" in missing) is absent
-    found = {(call, who): values for call, who, *values in tables if values}
-    if importlib.util.find_spec("torch"):
-        ours = {call: values for (call, who), values in found.items() if who == "rfrope, without a kernel"}
-        assert len(ours) == 4
-        for call, (launches, size) in ours.items():
-            assert launches == ("23" if "backward" in call else "15")  # for any length
-            assert float(size) <= float(found[call, "torch, eager"][1])
-    if importlib.util.find_spec("triton"):
-        registers, spilled, instructions = map(int, found["q and k, bfloat16", "rfrope"])
-        assert (registers <= 128, spilled, instructions < 1500) == (True, 0, True)
+    for package, head in (("torch", gpu_layers.COUNTED), ("triton", gpu_layers.CODE)):
+        assert (list(head) in tables) == (importlib.util.find_spec(package) is not None)
 
 
 # -- comparing revisions -----------------------------------------------------------------------------------------------
