@@ -16,7 +16,7 @@ from rfrope.data.model_types import known
 from rfrope.models import buffers
 from rfrope.models.buffers import HALVES, ROUNDED, Buffer, bits, find_buffers
 from rfrope.models.configs import from_config, is_config, perceives, read_rope
-from rfrope.models.layering import Layers, list_layers, show_layers
+from rfrope.models.layering import list_layers, show_layers
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_width
 from rfrope.rotation.rope import Rope, refuse_polar
 
@@ -347,45 +347,37 @@ def _check_rows(
 
 
 def _check_switches(what: Any, config: Any) -> tuple[list[Finding], list[str], str]:
-    """Return faults of switches, what was checked, and a description of what the config says and was not checked."""
+    """Return faults of switches, what was checked, and a description of what the config says and was not checked.
+
+    Switches say which layers rotate, and by flags latent attention chooses its pairing.
+    """
     config = getattr(what, "config", None) if config is None else config
     if not is_config(config) or not hasattr(what, "named_modules"):
         return [], [], ""
     layers = list_layers(config)
-    faults, seen, unseen = _check_pairing_flags(what, layers)
-    meant = layers.ropes_by_layer
-    if meant is None:
-        return faults, seen, _UNSEEN.format(" by which RoPE") if len(layers.ropes) > 1 else unseen
-    found: dict[int, bool] = {}
-    for path, part in what.named_modules():  # the switch of each attention layer, but for vision and audio parts
-        value, number = vars(part).get(_SWITCH), _NUMBER.search(f".{path}.")
-        if number and isinstance(value, bool | int | np.integer) and not perceives(path):
-            found[int(number[1])] = bool(value)
-    wrong = {
-        turns: tuple(i for i in sorted(found) if i < len(meant) and found[i] == turns != (meant[i] is not None))
-        for turns in (True, False)
+    meant, ropes = layers.ropes_by_layer, [*layers.ropes.values()]
+    parts = {path: (int(at[1]), part) for path, part in what.named_modules() if (at := _NUMBER.search(f".{path}."))}
+    faults, seen, unseen = [], [], ""
+    latent = [one for one in ropes if one.source.model.turns_last][:1]
+    for rope in latent if latent and latent[0].pairing is not None else ():
+        key = known(rope.source.model.model_type).get("pairing_by", {}).get("key", "")
+        held = {path: getattr(getattr(part, "config", None), key, None) for path, (_, part) in parts.items()}
+        flags = {path: flag for path, flag in held.items() if isinstance(flag, bool)}
+        wrong = [path for path, flag in flags.items() if ("interleaved" if flag else "half") != rope.pairing]
+        text = f"and the config says {rope.pairing!r}"
+        faults += [Finding("pairing", path, f"{key} is {flags[path]}, {text}") for path in wrong[:1]]
+        seen += [key] if flags else []
+        unseen = "" if flags else "the pairing of latent attention; rfrope.models.probe runs the model"
+    switches = {  # of each attention layer, but for vision and audio parts
+        i: bool(value)
+        for path, (i, part) in parts.items()
+        if isinstance(value := vars(part).get(_SWITCH), bool | int | np.integer) and not perceives(path)
     }
-    said = {True: "on in {}, where the config has no RoPE", False: "off in {}, where the config has RoPE"}
-    faults += [Finding("layers", _SWITCH, said[turns].format(show_layers(one))) for turns, one in wrong.items() if one]
-    if len(layers.ropes) > 1:
-        unseen = _UNSEEN.format(" by which RoPE")
-    elif None in meant and {*range(len(meant))} - found.keys():
-        unseen = _UNSEEN.format("")
-    return faults, [*seen, *([_SWITCH] if found else [])], unseen
-
-
-def _check_pairing_flags(what: Any, layers: Layers) -> tuple[list[Finding], list[str], str]:
-    """Return faults of the flags by which latent attention chooses its pairing, those checked, and what is open.
-
-    Without such a flag, the model does not show its pairing.
-    """
-    latent = [rope for rope in layers.ropes.values() if rope.source.model.turns_last]
-    if not latent or latent[0].pairing is None:
-        return [], [], ""
-    key, wanted = known(latent[0].source.model.model_type).get("pairing_by", {}).get("key", ""), latent[0].pairing
-    held = {path: getattr(part, "config", None) for path, part in what.named_modules() if _NUMBER.search(f".{path}.")}
-    flags = {path: flag for path, one in held.items() if isinstance(flag := getattr(one, key, None), bool)}
-    wrong = [path for path, flag in flags.items() if ("interleaved" if flag else "half") != wanted]
-    faults = [Finding("pairing", path, f"{key} is {flags[path]}, and the config says {wanted!r}") for path in wrong[:1]]
-    unseen = "" if flags else "the pairing of latent attention; rfrope.models.probe runs the model"
-    return faults, [key] if flags else [], unseen
+    if meant is not None:
+        said = {True: "on in {}, where the config has no RoPE", False: "off in {}, where the config has RoPE"}
+        for turns, words in said.items():
+            odd = [i for i in sorted(switches) if i < len(meant) and switches[i] == turns != (meant[i] is not None)]
+            faults += [Finding("layers", _SWITCH, words.format(show_layers(tuple(odd))))] if odd else []
+        seen += [_SWITCH] if switches else []
+        unseen = _UNSEEN.format("") if None in meant and {*range(len(meant))} - switches.keys() else unseen
+    return faults, seen, _UNSEEN.format(" by which RoPE") if len(ropes) > 1 else unseen
