@@ -5,8 +5,6 @@ import itertools
 import numpy as np
 import pytest
 from conftest import rows
-from problems import Z_BOUND, ks_bound, ks_distance
-from scipy import stats
 
 from rfrope._core import random
 from rfrope._core.random import key_from_rng, philox4x32
@@ -58,33 +56,6 @@ def test_values_are_odd_multiples_of_two_to_the_minus_53():
     assert np.all(whole == np.floor(whole))
     assert np.all(whole % 2.0 == 1.0)
     assert np.all((whole > 0) & (whole < 2.0**53))
-
-
-@pytest.mark.parametrize("key", [KEY, (0, 0), (0, 1)])
-def test_uniform(key):
-    values = uniforms(key, 0, 2**18, 2, streams=2)
-    points = np.linspace(0.0, 1.0, 4097)
-    for column in values.transpose(0, 2, 1).reshape(4, -1):
-        assert ks_distance(column, points, points) < ks_bound(column.size)
-
-
-def test_independent_between_draws_of_a_block_blocks_columns_and_streams():
-    n = 2**17
-    u = uniforms((0, 0), 0, n, 2, streams=2) - 0.5
-    first = u[0, :, 0]
-    pairs = {
-        "halves of a block": (first[0::2], first[1::2]),
-        "next blocks": (first[1:-1:2], first[2::2]),
-        "columns": (first, u[0, :, 1]),
-        "streams": (first, u[1, :, 0]),
-        "column and stream swapped": (u[0, :, 1], u[1, :, 0]),
-    }
-    for name, (x, y) in pairs.items():
-        z = 12.0 * np.mean(x * y) * np.sqrt(x.size)
-        assert abs(z) < Z_BOUND, name
-        counts, *_ = np.histogram2d(x, y, bins=16, range=[(-0.5, 0.5)] * 2)
-        chi2 = np.sum((counts - x.size / 256) ** 2) / (x.size / 256)
-        assert chi2 < stats.chi2.isf(1e-6, 255), name
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
