@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
 
-import numpy as np
-
-from rfrope._core.arguments import show
+from rfrope._core.arguments import show, whole
 from rfrope._core.files import Checkpoint
 
 Item = TypeVar("Item")
@@ -79,11 +77,7 @@ def threads(count: int) -> Iterator[None]:
     >>> with rfrope.threads(1):
     ...     estimate = rfrope.estimate_kernel(1.0, "gaussian", n_samples=1000, rng=0)
     """
-    if isinstance(count, bool) or not isinstance(count, int | np.integer):
-        raise TypeError(f"count is {show(count)}; expected a whole number of threads, 1 or more")
-    if count < 1:
-        raise ValueError(f"count is {show(count)}; expected a whole number of threads, 1 or more")
-    token = _WANTED.set(int(count))
+    token = _WANTED.set(whole("count", count, 1))
     try:
         yield
     finally:

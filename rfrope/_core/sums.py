@@ -166,17 +166,11 @@ def _sum_pairs(angles: Angles, pairs: list[Pair]) -> list[tuple[Array, Array]]:
     for span in parts(angles.tokens, held * angles.blocks // angles.tokens):
         at, cut = angles.select_positions(span), [(rows(cosine, span), rows(sine, span)) for cosine, sine in pairs]
         found.append(_sum_pairs_at_lags(at, cut, _held(at.shape[:-1], *cut[0])))
-    xp = angles.xp
-    return [tuple(_joined(column, xp) for column in zip(*pair, strict=True)) for pair in zip(*found, strict=True)]
 
+    def joined(parts: tuple[Array, ...]) -> Array:
+        return 0.0 if isinstance(parts[0], float) else angles.xp.concat(parts, axis=-1)
 
-def _columns(coefficients: Array | None, span: slice) -> Array | None:
-    return None if coefficients is None else coefficients[..., span]
-
-
-def _joined(parts: tuple[Array, ...], xp: ModuleType) -> Array:
-    """Sums at some of the lags each, one after the other; 0.0 where there are none."""
-    return 0.0 if isinstance(parts[0], float) else xp.concat(parts, axis=-1)
+    return [tuple(map(joined, zip(*pair, strict=True))) for pair in zip(*found, strict=True)]
 
 
 def _sum_pairs_at_lags(angles: Angles, pairs: list[Pair], held: int) -> list[tuple[Array, Array]]:
@@ -184,8 +178,8 @@ def _sum_pairs_at_lags(angles: Angles, pairs: list[Pair], held: int) -> list[tup
 
     def each(waves: CosSin, span: slice) -> tuple[Array, ...]:
         found: tuple[Array, ...] = ()
-        for cosine, sine in pairs:
-            found += waves.summed(_columns(cosine, span), _columns(sine, span))
+        for pair in pairs:
+            found += waves.summed(*[None if one is None else one[..., span] for one in pair])
         return found
 
     found = _sum_parts(angles, each, 2 * len(pairs), held)

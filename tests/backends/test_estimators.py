@@ -18,7 +18,6 @@ from rfrope._core import dispatch, parallel, quantiles
 from rfrope.kernels import families
 
 estimators = pytest.importorskip("rfrope._backends.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
-circle = pytest.importorskip("rfrope._backends.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 estimator_loops = pytest.importorskip("rfrope._backends.cpu.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
 numba = pytest.importorskip("numba", reason=NO_LOOPS)
 
@@ -74,16 +73,6 @@ def test_extreme_scales_are_left_to_the_transport(scale):
     kernel = rfrope.kernel("gaussian", scale=scale)
     assert quantiles.tabulate_law(kernel) is None
     assert error_of_sums(kernel, *problem(kernel), length=32) < 1e-9
-
-
-def test_the_loops_find_pieces_by_the_bits_that_the_tables_are_cut_by():
-    names = ("UNIFORM", "LOG_UNIFORM", "PIECES", "ROW", "SIDE")
-    assert [getattr(estimator_loops, name) for name in names] == [getattr(quantiles, name) for name in names]
-    assert sorted({quantiles.UNIFORM, quantiles.LOG_UNIFORM, quantiles.TABLE}) == [0, 1, 2]
-    assert 2 ** int(estimator_loops._PIECE_SHIFT) == quantiles.PIECES
-    assert int(estimator_loops._PIECE_BITS) + int(estimator_loops._PIECE_SHIFT) == 52  # those of a mantissa
-    assert int(estimator_loops._PIECE_MASK) == 2 ** int(estimator_loops._PIECE_BITS) - 1
-    assert int(estimator_loops._UPPER) == quantiles.SIDE * quantiles.ROW
 
 
 def test_a_quantile_that_no_table_fits_is_refused():
@@ -175,29 +164,6 @@ def test_cos_and_sin_of_reduced_phases_are_good_to_4e_16():
         for function, values in ((mp.cos, cos), (mp.sin, sin)):
             assert max(abs(function(mp.mpf(at)) - mp.mpf(value)) for at, value in zip(u, values, strict=True)) < 4e-16
     assert np.all(np.abs(found) <= 1.0)
-
-
-def interpolated(function, degree: int, top: float, bottom: float = 0.0) -> list[float]:
-    """Coefficients of the polynomial through a function's values at Chebyshev's points of [bottom, top]."""
-    middle, half = (mp.mpf(top) + mp.mpf(bottom)) / 2, (mp.mpf(top) - mp.mpf(bottom)) / 2
-    nodes = [middle + half * mp.cos(mp.pi * (j + mp.mpf(1) / 2) / (degree + 1)) for j in range(degree + 1)]
-    matrix = mp.matrix([[x**j for j in range(degree + 1)] for x in nodes])
-    return [float(c) for c in mp.lu_solve(matrix, mp.matrix([function(x) for x in nodes]))]
-
-
-def test_the_coefficients_are_those_of_the_interpolation_that_their_comment_names():
-    with mp.workdps(40):
-        sin = interpolated(lambda s: mp.sin(mp.pi / 2 * mp.sqrt(s)) / mp.sqrt(s), 6, 0.25)
-        cos = interpolated(lambda s: mp.cos(mp.pi / 2 * mp.sqrt(s)), 7, 0.25)
-        assert list(circle.SIN) == sin
-        assert list(circle.COS) == cos
-        high, turn = float(2 / mp.pi), 1 / (2 * mp.pi)
-        assert (float(turn), float(turn - float(turn))) == (circle.TURN_1, circle.TURN_2)
-        assert high == estimator_loops._QUARTER_1
-        assert float(2 / mp.pi - mp.mpf(high)) == estimator_loops._QUARTER_2
-        assert list(estimator_loops.EXP) == interpolated(mp.exp, 12, mp.log(2) / 2, -mp.log(2) / 2)
-        assert float(mp.log(2) - mp.mpf(estimator_loops._LN2_1)) == estimator_loops._LN2_2
-        assert float(1 / mp.log(2)) == estimator_loops._PER_LN2
 
 
 # -- quantiles ---------------------------------------------------------------------------------------------------------

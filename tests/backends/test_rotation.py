@@ -236,15 +236,14 @@ def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairin
     assert np.array_equal(same.view(np.uint8), wanted.view(np.uint8))
 
 
-@pytest.mark.parametrize("start", [1, 4, 8])
-def test_large_results_that_are_not_aligned(start, rng):
-    """To their elements, or to the pieces that go past the caches."""
-    x = rng.standard_normal((3, 5600, 72)).astype(np.float32)
-    memory = np.full(2 * plans._STREAMED_BYTES, 255, np.uint8)
-    out = memory[start : start + x.nbytes].view(np.float32).reshape(x.shape)
-    given = np.arange(5600), rfrope.geometric(36)
-    rfrope.rotate(x, *given, out=out)
-    assert np.array_equal(out, np.stack([rfrope.rotate(row, *given) for row in x]))
+def test_large_rows_with_features_that_do_not_fill_pieces(rng):
+    """Those that do not turn, in a result with room between its rows."""
+    x, at, w = rng.standard_normal((2**14, 130)).astype(np.float32), np.arange(2**14), rfrope.geometric(64)
+    out = np.full((2**14, 132), np.nan, np.float32)
+    rfrope.rotate(x, at, w, out=out[:, :130])
+    halves = [rfrope.rotate(x[half], at[half], w) for half in (slice(2**13), slice(2**13, None))]
+    assert np.array_equal(out[:, :130], np.concatenate(halves))
+    assert np.isnan(out[:, 130:]).all()
 
 
 def test_large_per_head_strided_and_transposed_work_is_cut_without_seams(rng):

@@ -29,7 +29,7 @@ def turn_gradients(plan, x, y, a, b, c, e, scale, like, target, radial, found, p
     turns = np.empty((2, header[layout.POSITION_AXES] * blocks))
     wide_cos, wide_sin = np.empty(most * blocks), np.empty(most * blocks)
     scratch = np.empty(scratch_of(header))
-    tables = wide_cos.ctypes.data, wide_sin.ctypes.data, scratch.ctypes.data, 0
+    tables = wide_cos.ctypes.data, wide_sin.ctypes.data, scratch.ctypes.data
     dots, crosses = np.empty(most * blocks), np.empty(most * blocks)
     at, row_at = np.empty(layout.COLUMNS, np.int64), np.empty(layout.COLUMNS, np.int64)
     forget(header, scratch.ctypes.data)

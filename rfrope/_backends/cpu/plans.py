@@ -102,13 +102,11 @@ def plan_of(
         raise ValueError("features have no axes")
     like, form = like_of(dtype, pairing, out_pairing, softplus)
     operands = layout.operands_of(kind == layout.POSITIONS, a, b, c, e)
-    size, blocks, leading = DTYPES[dtype], operands.blocks, x[0][:-1]
+    size, blocks = DTYPES[dtype], operands.blocks
     is_polar = MAGNITUDES in (pairing, out_pairing)
     rest = x[0][-1] - width_of(pairing) * blocks
     x = x if x[1] is not None else (x[0], layout.dense(x[0], size))
-    for shape, _, _ in operands.rows:
-        if shape:
-            leading = np.broadcast_shapes(leading, shape)
+    leading = np.broadcast_shapes(x[0][:-1], *[row[0] for row in operands.rows])
     shape = (*leading, rest + width_of(out_pairing) * blocks)
     y = layout.dense(shape, size) if y is None else y
     elements = math.prod(shape)

@@ -13,21 +13,9 @@ import numpy as np
 from numba import carray, njit, typeof
 
 from rfrope._backends import layout
+from rfrope._backends.cpu import rotation_rows as rows
 from rfrope._backends.cpu.compiling import address_of, called, compiled, widest
 from rfrope._backends.cpu.phase_loops import forget, scratch_of, turns_of
-from rfrope._backends.cpu.rotation_rows import (
-    call_fill,
-    call_turn,
-    copy,
-    fence,
-    integers,
-    prefetch,
-    sizes,
-    stream,
-    turn_row,
-    turn_types,
-    wide,
-)
 
 _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are asked for; half of it was slower
 
@@ -35,7 +23,7 @@ _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are ask
 @cache
 def loop_of(like: Any) -> int:
     """Return the address of `turn` for elements that the loops know by a NumPy character, as "h" for float16."""
-    return address_of(turn, turn_types(typeof(np.dtype(like).type(0))))
+    return address_of(turn, rows.turn_types(typeof(np.dtype(like).type(0))))
 
 
 # -- the walk over memory ----------------------------------------------------------------------------------------------
@@ -57,7 +45,7 @@ def find_offsets(header, first_axis, n_axes, index, found):  # type: ignore[no-u
 def _turn_rows(header, x, y, cos, sin, outer, inner, then, buffer, like):  # type: ignore[no-untyped-def]
     """Turn rows on two nested axes, given as offsets in x, y and the table, and pass their other features through."""
     # read once: for all the compiler knows, a row could lie over the header
-    size, blocks, features = sizes(like)[0], header[layout.BLOCKS], header[layout.FEATURES]
+    size, blocks, features = rows.sizes(like)[0], header[layout.BLOCKS], header[layout.FEATURES]
     x_step, y_step = header[layout.BLOCK_STRIDES + layout.X], header[layout.BLOCK_STRIDES + layout.Y]
     streaming, is_in_place = header[layout.STREAMING] != 0, x == y
     code_path = 3 * header[layout.FORM] + (1 + streaming if x_step == size and y_step == size else 0)
@@ -76,17 +64,17 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, then, buffer, like):  # typ
                 else:
                     coming = x + following + inner[0, j + ahead - n_inner]
                 for byte in range(0, features * size, 64):
-                    prefetch(coming + byte)
+                    rows.prefetch(coming + byte)
             table = table_outer + inner[2, j]
             x_row, y_row, step = x + x_outer + inner[0, j], y + y_outer + inner[1, j], x_step
             if rest > 0 and streaming and step == size:
-                stream(y_row + done * size, x_row + done * size, rest * size // 16)
+                rows.stream(y_row + done * size, x_row + done * size, rest * size // 16)
             elif rest > 0:
-                copy(y_row + done * y_step, x_row + done * step, y_step, step, rest, like)
+                rows.copy(y_row + done * y_step, x_row + done * step, y_step, step, rest, like)
             if moving:
-                copy(buffer, x_row, size, step, done, like)
+                rows.copy(buffer, x_row, size, step, done, like)
                 x_row, step = buffer, size
-            turn_row(x_row, y_row, step, y_step, cos + table, sin + table, blocks, code_path, like)
+            rows.turn_row(x_row, y_row, step, y_step, cos + table, sin + table, blocks, code_path, like)
 
 
 @called
@@ -119,10 +107,10 @@ def fill_tile(header, plan, index, operands, scale, last, turns, wide_cos, wide_
     if header[layout.SOURCE] == layout.POSITIONS and b != last:
         step, axes = header[layout.BLOCK_STRIDES + layout.B], header[layout.POSITION_AXES]
         turns_of(b, step, header[layout.B_AXIS], blocks, axes, turns[0], turns[1])
-    cos, sin, scratch, _ = tables
-    call_fill(
+    cos, sin, scratch = tables
+    rows.call_fill(
         header[layout.FILL], plan, n_rows, a, b, c, e, turns[0].ctypes.data, turns[1].ctypes.data, scratch,
-        wide(cos, like), wide(sin, like), sizes(like)[0] == 8,
+        rows.wide(cos, like), rows.wide(sin, like), rows.sizes(like)[0] == 8,
     )  # fmt: skip
     if header[layout.INVERSE] != 0:
         for i in range(n_rows * blocks):
@@ -144,17 +132,17 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
     An item is a tile of rows of phases, and all rows of x (or one group of them) that share it.
     """
     widest()
-    header = carray(integers(plan), (1 << 16,))
+    header = carray(rows.integers(plan), (1 << 16,))
     blocks, row_axis, n_rows = header[layout.BLOCKS], header[layout.ROW_AXIS :], header[layout.TILE]
     turns = np.empty((2, header[layout.POSITION_AXES] * blocks))
-    n_scratch = scratch_of(header)
-    storage = np.empty(2 * n_rows * blocks + n_scratch + header[layout.FEATURES])
+    n_table, n_scratch = n_rows * blocks, scratch_of(header)
+    storage = np.empty(2 * n_table + n_scratch + header[layout.FEATURES])
     cos = storage.ctypes.data
-    sin = cos + n_rows * blocks * 8
-    scratch = sin + n_rows * blocks * 8
+    sin = cos + n_table * 8
+    scratch = sin + n_table * 8
     buffer = scratch + n_scratch * 8
-    tables = (cos, sin, scratch, buffer)
-    wide_cos, wide_sin = carray(wide(cos, like), (n_rows * blocks,)), carray(wide(sin, like), (n_rows * blocks,))
+    tables = cos, sin, scratch
+    wide_cos, wide_sin = carray(rows.wide(cos, like), (n_table,)), carray(rows.wide(sin, like), (n_table,))
     shared, tile = np.empty((3, header[layout.GROUP]), np.int64), np.empty((3, n_rows), np.int64)
     at = np.empty(layout.COLUMNS, np.int64)
     done = np.int64(0)  # no address of frequencies
@@ -168,7 +156,7 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
         for r in range(n_rows):
             tile[0, r] = r * row_axis[layout.X]
             tile[1, r] = r * row_axis[layout.Y]
-            tile[2, r] = r * blocks * sizes(like)[1]
+            tile[2, r] = r * blocks * rows.sizes(like)[1]
         first_shared = group * header[layout.GROUP]
         n_shared = min(header[layout.GROUP], header[layout.SHARED] - first_shared)
         for s in range(n_shared):
@@ -185,7 +173,7 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
             then = x + at[layout.X] - x_tile
         _turn_rows(header, x_tile, y_tile, cos, sin, outer, inner, then, buffer, like)
     if header[layout.STREAMING] != 0:
-        fence()
+        rows.fence()
     return storage.size + turns.size  # they live until here
 
 
@@ -198,7 +186,7 @@ def _turn_dense(loop, plan, items, x, y, places, b, c, e, scale, like, part):  #
     for position in at:
         fine = fine and abs(position) <= most
     if fine:
-        call_turn(loop, plan, x, y, at.ctypes.data, b, c, e, scale, like, 0, items)
+        rows.call_turn(loop, plan, x, y, at.ctypes.data, b, c, e, scale, like, 0, items)
     return fine and at.size >= 0  # the positions live until here
 
 
@@ -226,7 +214,7 @@ def turn_dense_at(loop, plan, items, x, y, places, b, c, e, scale, like, part): 
 @compiled
 def turn_by_numbers(loop, plan, items, x, y, a, b, c, e, scale, like):  # type: ignore[no-untyped-def]
     """Do the same for phases at `a`, or for cos and sin at `a` and `b`."""
-    return call_turn(loop, plan, x, y, a, b, c, e, scale, like, 0, items) > 0
+    return rows.call_turn(loop, plan, x, y, a, b, c, e, scale, like, 0, items) > 0
 
 
 @compiled
