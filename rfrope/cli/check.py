@@ -90,16 +90,13 @@ def _compare(options: argparse.Namespace) -> None:
 
 def _draw(found: models.RopeComparison) -> Iterator[Panel]:
     """Yield a figure with a curve for each score that engines give equal content, if there is one."""
-    groups: dict[tuple[Any, ...], list[str]] = {}
-    ropes = {}
+    groups: dict[tuple[Any, ...], tuple[list[str], Any]] = {}
     for one in found.engines:
         if one.rope is not None:
             same = (one.rope.attention_factor, *(f"{w:.11g}" for w in one.rope.frequencies))
-            groups.setdefault(same, []).append(one.engine)
-            ropes[same] = one.rope
+            groups.setdefault(same, ([], one.rope))[0].append(one.engine)
     curves = []
-    for same, names in groups.items():
-        rope = ropes[same]
+    for names, rope in groups.values():
         still = max((found.qk_head_dim + 1) // 2 - rope.frequencies.size, 0)
         curves.append(Curve(", ".join(names), rope.frequencies, found.seq_len - 1, still, rope.attention_factor**2))
     if curves and found.seq_len > 1:

@@ -411,24 +411,15 @@ def _read_head(
     again = Tokens(weights_q @ tokens.q_1, weights_q @ tokens.q_2, weights_k @ tokens.k_1, weights_k @ tokens.k_2)
     again_a, again_b = (value[:, :turned] for value in again.coefficients())
     confidence = _share_near(omega, again_a, again_b, offset, low, high)
-    stderr = math.nan if offset in (low, high) else _offset_error(sides, omega, offset)
+    # the delta method: the error of the slope of the mean score at its peak, over the curvature there
+    stderr, there = math.nan, angles_at(np.asarray(offset), omega)
+    (bend,) = sums.derivatives(there, a[:turned], b[:turned], (2,))
+    if low < offset < high and bend < 0.0:
+        effects = [(x[:, :turned], y[:, :turned]) for x, y in (sides.queries, sides.keys)]
+        slopes = [np.asarray(sums.derivatives(there, *one, (1,))[0]) for one in effects]
+        parts = [slopes[0] + slopes[1]] if sides.paired else slopes
+        stderr = math.sqrt(sum(float(np.var(part, ddof=1)) / len(part) for part in parts)) / -float(bend)
     return found | {"stderr": stderr, "confidence": confidence}
-
-
-def _offset_error(sides: Sides, omega: np.ndarray, offset: float) -> float:
-    """Return the delta-method error: that of the slope of the mean score at its peak, over the curvature there."""
-    there, turned = angles_at(np.asarray(offset), omega), sides.turned
-    a, b = (value[0, :turned] for value in sides.mean)
-    (bend,) = sums.derivatives(there, a, b, (2,))
-    if not bend < 0.0:
-        return math.nan
-    from_q, from_k = (
-        np.asarray(sums.derivatives(there, a[:, :turned], b[:, :turned], (1,))[0])
-        for a, b in (sides.queries, sides.keys)
-    )
-    parts = (from_q + from_k,) if sides.paired else (from_q, from_k)
-    variance = sum(float(np.sum(part * part)) / (len(part) * (len(part) - 1.0)) for part in parts)
-    return math.sqrt(variance) / -float(bend)
 
 
 def _share_near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, low: int, high: int) -> float:

@@ -309,7 +309,9 @@ def positional_attention(
     others = xp.where(hit, xp.full_like(scores, -math.inf), scores)
     best = xp.max(others, axis=-1)
     doubt = _EQUAL * xp.finfo(scores.dtype).eps * xp.max(xp.abs(at_offset), axis=-1)
-    rival = _nearest(others >= (best - doubt)[..., None], vectors, xp)
+    distance = xp.sum(xp.abs(vectors), axis=-1, dtype=vectors.dtype)
+    nearest = xp.argmin(xp.where(others >= (best - doubt)[..., None], distance, xp.max(distance) + 1), axis=-1)
+    rival = xp.reshape(xp.take(vectors, xp.reshape(nearest, (-1,)), axis=0), (*nearest.shape, axes))
     gap = -xp.max(-at_offset, axis=-1) - best
     lags, rival = (angles.from_vectors(found, axes) for found in (vectors, rival))
     return PositionalAttention(lags, scores, weights, mass, rival, gap)
@@ -355,16 +357,6 @@ def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
     """``factor * sum_i cos_i cos u_i + sin_i sin u_i`` at lags ``(..., L)``, for a query ``(*H, D)``."""
     cosines, sines = sums.sum_blocks(at.to_rows(), cos[..., None, :], sin[..., None, :])
     return factor * (cosines + sines)
-
-
-# -- the offset and its rival ------------------------------------------------------------------------------------------
-
-
-def _nearest(hits: Array, vectors: Array, xp: ModuleType) -> Array:
-    """Return the first of the shortest vectors ``(n, k)`` that are hit, for each row of hits ``(..., n)``."""
-    distance = xp.sum(xp.abs(vectors), axis=-1, dtype=vectors.dtype)
-    index = xp.argmin(xp.where(hits, distance, xp.max(distance) + 1), axis=-1)
-    return xp.reshape(xp.take(vectors, xp.reshape(index, (-1,)), axis=0), (*index.shape, vectors.shape[-1]))
 
 
 # -- the mask and the scale --------------------------------------------------------------------------------------------
