@@ -213,16 +213,16 @@ def align(rows: Sequence[Sequence[str]], left: Collection[int] | None = None, *,
     """
     columns, gap = list(zip(*rows, strict=True)), 2
     lefts = [left is None or i in left for i in range(len(columns))]
-    widths = [max(map(len, column)) for column in columns]
-    least = [
-        min(_narrowest(column, is_left), full) for column, is_left, full in zip(columns, lefts, widths, strict=True)
-    ]
+    widths, least = [max(map(len, column)) for column in columns], []
+    for (head, *cells), is_left, width in zip(columns, lefts, widths, strict=True):  # words give way, numbers do not
+        words = [max(map(len, cell.split()), default=0) for cell in (head, *cells)]
+        longest = min(max(words), _NARROWEST) if is_left else max([words[0], *map(len, cells)])
+        least.append(min(longest, width))
     room = (WIDTH.get() or math.inf) + gap
     while sum(widths) + gap * len(widths) > room and widths != least:
         widths[max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)] -= 1
-    fits = [n for n in range(3, len(widths)) if sum(widths[:n]) + gap * n <= room]
     if sum(widths) + gap * len(widths) > room and len(widths) > 2:
-        first = max(fits, default=2)
+        first = max((n for n in range(3, len(widths)) if sum(widths[:n]) + gap * n <= room), default=2)
         above, below = [*range(first)], [0, *range(first, len(widths))]
         one, other = (
             align([[row[i] for i in part] for row in rows], [n for n, i in enumerate(part) if lefts[i]], rule=rule)
@@ -243,12 +243,6 @@ def align(rows: Sequence[Sequence[str]], left: Collection[int] | None = None, *,
             ]
             lines.append((" " * gap).join(padded).rstrip())
     return lines
-
-
-def _narrowest(column: Sequence[str], is_left: bool) -> int:
-    """Return the width that a column cannot give up: that of a word, or of a number."""
-    head, *cells = [max(map(len, cell.split()), default=0) for cell in column]
-    return min(max([head, *cells]), _NARROWEST) if is_left else max([head, *map(len, column[1:])])
 
 
 def fill(text: str) -> str:

@@ -94,23 +94,18 @@ def _report(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> R
     of_heads = f", in the worst of {len(found.heads)} heads" if len(found.heads) > 1 else ""
     verdict = f"rms error {worst.rms:.3g}, largest {worst.sup:.3g}, at lags up to {reach}{of_heads}."
     errors = f"Error of the mean kernel (1/D) Σ cos(lag ω) against Φ, at lags up to {reach}"
+    fields = {name: getattr(rope.source, name) for name in ("design", "norm", "seed")}
+    made = [f"{name} {value}" for name, value in fields.items() if value is not None]
+    shape = f"{rope.frequencies.dtype} {tuple(rope.frequencies.shape)}"
+    kind = " of polar features, one for each magnitude" if rope.polar else ""
+    law = f" of {rope.source.kernel}" if isinstance(rope.source.kernel, str) else ""
     parts: list[Any] = [
-        Words([verdict, _describe_rope(rope)]),
+        Words([verdict, f"Frequencies{law}{kind}, radians per position: {', '.join([shape, *made])}."]),
         lambda: [_draw(rope, laws, found)],
         Table(_error_rows(found), errors, left=(0, 2)),
         lambda: [_list_config(rope)],
     ]
     return Report(parts, verdict)
-
-
-def _describe_rope(rope: rfrope.Rope) -> str:
-    """Return a sentence on the frequencies."""
-    fields = ("design", "norm", "seed")
-    made = [f"{name} {value}" for name in fields if (value := getattr(rope.source, name)) is not None]
-    shape = f"{rope.frequencies.dtype} {tuple(rope.frequencies.shape)}"
-    kind = " of polar features, one for each magnitude" if rope.polar else ""
-    law = f" of {rope.source.kernel}" if isinstance(rope.source.kernel, str) else ""
-    return f"Frequencies{law}{kind}, radians per position: {', '.join([shape, *made])}."
 
 
 def _error_rows(found: Fidelity) -> list[tuple[str, ...]]:

@@ -163,7 +163,9 @@ def _split_heads(one: _Set) -> Iterator[_Set]:
 def _report(sets: list[_Set]) -> Report:
     """Return what one set is, or tables of several, and what schemes have changed."""
     reports = [one.summary.report() for one in sets]
-    parts: list[Any] = [Words(_list_cautions(sets)), lambda: [_draw(sets)]]
+    said = [(one.label, describe_reach(one.rope), *one.rope.source.model.remarks) for one in sets]
+    cautions = [f"{label}: {word}" if len(sets) > 1 else word for label, *words in said for word in words if word]
+    parts: list[Any] = [Words(cautions), lambda: [_draw(sets)]]
     if len(sets) == 1:
         verdict, parts = reports[0].verdict, [*parts, *reports[0].parts, *map(Words, _describe_scheme(sets[0]))]
     else:
@@ -181,12 +183,6 @@ def _report(sets: list[_Set]) -> Report:
             held = {"rope_parameters": one.parameters, "max_position_embeddings": one.rope.context}
             parts.append(Copyable(f"Parameters of {one.label}, as they were understood", held))
     return Report(parts, verdict)
-
-
-def _list_cautions(sets: list[_Set]) -> list[str]:
-    """Return what schemes reach that is not the config's context, and keys that are not read, by set if several."""
-    said = [(one.label, describe_reach(one.rope), *one.rope.source.model.remarks) for one in sets]
-    return [f"{label}: {word}" if len(sets) > 1 else word for label, *words in said for word in words if word]
 
 
 def _describe_pairing(rope: rfrope.Rope) -> str:

@@ -237,7 +237,9 @@ def tabulate(curve: Curve, contexts: Sequence[int]) -> tuple[dict[str, np.ndarra
     starts, ends = lag_bins(contexts[-1] - 1)
     last = min(curve.last, contexts[-1] - 1)
     starts, ends = starts[starts <= last], np.minimum(ends[starts <= last], last)
-    lags = _counted_lags(starts, ends)
+    near, bins = np.arange(1, min(ends[-1], _ALL_LAGS) + 1), zip(starts, ends, strict=True)
+    far = [np.linspace(a, b, min(b - a + 1, _SOME_LAGS)).round().astype(np.int64) for a, b in bins if b > _ALL_LAGS]
+    lags = np.concatenate([near, *(some[some > _ALL_LAGS] for some in far)])
     blocks = len(terms) + curve.still
     values = (curve.gain * len(terms) * analysis.mean_kernel(lags, terms) + curve.still) / blocks
     low, mid, high = figures.ranges_of_bins(values, np.searchsorted(lags, starts))
@@ -255,14 +257,6 @@ def tabulate(curve: Curve, contexts: Sequence[int]) -> tuple[dict[str, np.ndarra
 def _terms(curve: Curve) -> np.ndarray:
     """Return the frequencies of lags that are the same on all axes."""
     return np.sum(angles.read_on_host(curve.frequencies).astype(np.float64), axis=-1)
-
-
-def _counted_lags(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the lags that are summed: all of the near ones, and some of each bin beyond."""
-    near = np.arange(1, min(ends[-1], _ALL_LAGS) + 1)
-    bins = zip(starts[ends > _ALL_LAGS], ends[ends > _ALL_LAGS], strict=True)
-    far = [np.linspace(first, end, min(end - first + 1, _SOME_LAGS)).round().astype(np.int64) for first, end in bins]
-    return np.concatenate([near, *(lags[lags > _ALL_LAGS] for lags in far)])
 
 
 def alternatives(curve: Curve, base: float | None, original: int) -> Iterator[tuple[str, list[Curve]]]:

@@ -9,7 +9,6 @@ import pytest
 
 import rfrope
 from rfrope import heads
-from rfrope.data import smollm2_heads
 from rfrope.heads import documents
 
 OMEGA = rfrope.geometric(5, base=100.0)
@@ -119,15 +118,6 @@ def test_shares_are_those_of_the_blocks_and_sum_to_one():
     np.testing.assert_allclose(total, 1.0, atol=1e-14)
 
 
-def test_blocks_that_vary_together_share_what_they_have_in_common():
-    """Two blocks of frequency 0 with equal features: each has a quarter of the variance alone."""
-    rng = np.random.default_rng(4)
-    q, k = rng.normal(size=(2, 4, 1, 50, 4))
-    q[..., [1, 3]], k[..., [1, 3]] = q[..., [0, 2]], k[..., [0, 2]]
-    found = heads.atlas(q, k, np.zeros(2))
-    np.testing.assert_allclose(found.share.value, 0.5, atol=1e-13)
-
-
 def test_a_head_of_position_alone_is_explained_by_the_lag_and_one_of_content_is_not():
     rng = np.random.default_rng(5)
     q, k = drawn(rng, 8, 3)
@@ -167,14 +157,6 @@ def test_the_curve_is_the_profile_of_the_means_at_each_lag():
     expected = heads.profile(*flat, found.lags, OMEGA, scale=0.5).mean
     np.testing.assert_allclose(found.curve.value[0], expected, atol=1e-12)
     assert found.lags[1] == -1
-
-
-def test_a_previous_token_head_of_a_real_model_has_its_offset():
-    real = smollm2_heads()
-    q, k = (real[f"previous_{name}"][None, :168].reshape(4, 42, 64)[:, None] for name in "qk")
-    found = heads.atlas(q, k, real["inv_freq"], skip=2)
-    assert found.offset.value[0] == pytest.approx(-1.17, abs=0.1)
-    assert found.lag_explained.value[0] > 0.5
 
 
 def test_concentration_is_one_for_a_block_that_is_the_same_in_all_tokens():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import analysis, heads
+from rfrope import heads
 
 RNG = np.random.default_rng(0)
 OMEGA = rfrope.geometric(64, base=10_000.0)
@@ -91,14 +91,6 @@ def test_shapes_of_scores(q, omega, delta, shift, shape):
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("offset", [-40, 3.5])
-def test_the_mean_kernel_is_recentred(offset):
-    lags, shift = np.arange(-100, 20), heads.phase_shift(offset, OMEGA)
-    wanted = analysis.mean_kernel(lags - offset, OMEGA)
-    np.testing.assert_allclose(heads.shifted_mean_kernel(lags, OMEGA, shift), wanted, atol=1e-13)
-    assert heads.shifted_mean_kernel(offset, OMEGA, shift) == pytest.approx(1.0, abs=1e-15)
 
 
 CENTRED = [
