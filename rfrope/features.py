@@ -235,7 +235,7 @@ def _exponentials(along: Array, x: tuple[Array, Any], stabilise: str | None, xp:
     return array.astype(xp.exp(exponents), dtype, xp)
 
 
-# -- arguments, also of the other modules ------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 def read_vectors(name: str, value: Any, xp: ModuleType, device: Any, axes: int = 1) -> Array:

@@ -348,15 +348,13 @@ def _are_same(one: Any, other: Any) -> bool:
     return bool(one == other or (one != one and other != other))
 
 
-def register(kind: type, fields: Callable[[Any], dict[str, Any]], leaf: str) -> None:
+def register(kind: type, leaf: str) -> None:
     """Make a record a pytree with one leaf, if JAX has been imported and does not know it yet.
 
     Parameters
     ----------
     kind : type
-        Whose instances hold their fields in ``__dict__``.
-    fields : callable
-        Returns the fields of one, in order.
+        Its instances hold their fields in ``__dict__``, and ``__getstate__`` returns them in order.
     leaf : str
         The field that is a leaf. All others are the same wherever JAX takes the record.
     """
@@ -366,13 +364,10 @@ def register(kind: type, fields: Callable[[Any], dict[str, Any]], leaf: str) -> 
     _KNOWN.add(kind)
 
     def flatten(one: Any) -> tuple[tuple[Any], _Others]:
-        others = fields(one)
+        others = one.__getstate__()
         value = others.pop(leaf)
-        return (value,), _Others(others, array.dtype_name(value) if hasattr(value, "dtype") else "")
-
-    def flatten_with_keys(one: Any) -> tuple[tuple[Any], _Others]:
-        (value,), others = flatten(one)
-        return ((jax.GetAttrKey(leaf), value),), others
+        dtype = array.dtype_name(value) if hasattr(value, "dtype") else ""
+        return ((jax.GetAttrKey(leaf), value),), _Others(others, dtype)
 
     def unflatten(others: _Others, leaves: tuple[Any]) -> Any:
         (value,) = leaves
@@ -388,4 +383,4 @@ def register(kind: type, fields: Callable[[Any], dict[str, Any]], leaf: str) -> 
         made.__setstate__({**others.fields, leaf: value})  # unchecked: JAX puts other things than arrays there, too
         return made
 
-    jax.register_pytree_with_keys(kind, flatten_with_keys, unflatten, flatten)
+    jax.register_pytree_with_keys(kind, flatten, unflatten)

@@ -129,7 +129,7 @@ class Rope:
             "source": read_provenance(self.source),
         }
         self.__dict__.update(checked)  # frozen
-        results.register(Rope, Rope.__getstate__, "frequencies")
+        results.register(Rope, "frequencies")
 
     @property
     def n_blocks(self) -> int:
@@ -336,7 +336,7 @@ class Rope:
         self.__dict__.clear()  # what was prepared, too
         self.__dict__.update(state, source=read_provenance(state["source"]))  # pickles of before hold a dict
         _seal(self.frequencies)
-        results.register(Rope, Rope.__getstate__, "frequencies")
+        results.register(Rope, "frequencies")
 
     def __repr__(self) -> str:
         shape = tuple(getattr(self.frequencies, "shape", ()))  # JAX puts other things there, too
