@@ -223,18 +223,18 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
     ax = new_axes(ax)
     styles = heads_in_colours(ax, len(sets))
     if sets.shape[-1] == 2:
-        for points, style in zip(sets, styles, strict=True):
-            ax.plot(points[:, 0], points[:, 1], ".", ms=4, **style | {"ls": ""})
+        curves, how = np.swapaxes(sets, 1, 2), {"ms": 4, "ls": ""}
         ax.set(xlabel="ω, first axis (radians per position)", ylabel="ω, second axis (radians per position)")
         ax.set_aspect("equal", adjustable="datalim")
-        add_labels(ax, ax.lines)
-        return ax
-    magnitudes = np.sort(np.linalg.norm(sets, axis=-1), axis=-1)[:, ::-1]
-    for curve, style in zip(magnitudes, styles, strict=True):
-        ax.plot(np.arange(1, curve.size + 1), np.where(curve > 0.0, curve, np.nan), marker=".", ms=3, lw=0.8, **style)
-    ax.set(xlabel="block, by size of its frequency", ylabel="|ω| (radians per position)")
-    if np.any(magnitudes > 0.0):
-        ax.set_yscale("log")
+    else:
+        sizes = np.sort(np.linalg.norm(sets, axis=-1), axis=-1)[:, ::-1]
+        numbers = np.broadcast_to(np.arange(1, sizes.shape[1] + 1), sizes.shape)
+        curves, how = np.stack([numbers, np.where(sizes > 0.0, sizes, np.nan)], axis=1), {"ms": 3, "lw": 0.8}
+        ax.set(xlabel="block, by size of its frequency", ylabel="|ω| (radians per position)")
+        if np.any(sizes > 0.0):
+            ax.set_yscale("log")
+    for (x, y), style in zip(curves, styles, strict=True):
+        ax.plot(x, y, marker=".", **style | how)
     add_labels(ax, ax.lines)
     return ax
 
