@@ -180,7 +180,8 @@ def read_gguf(
     if any(kind == _SLIDING for kind, _ in kinds):
         ropes[_SLIDING] = _make(held, about, seq_len, about["sliding"])
     used = [kind for kind in ropes if (kind, True) in kinds] or [_FULL]
-    is_alone = len(used) == 1 or _are_alike(*ropes.values())
+    sets = {(one.head_dim, one.attention_factor, one.frequencies.tobytes()) for one in ropes.values()}
+    is_alone = len(used) == 1 or len(sets) == 1
     layers = tuple((kind, None if not turns else "" if is_alone else kind) for kind, turns in kinds)
     window, found = held.get("attention.sliding_window"), {}
     for kind in used[:1] if is_alone else used:
@@ -216,11 +217,6 @@ def _list_kinds(held: Metadata, about: Mapping[str, Any]) -> list[tuple[str, boo
     return kinds
 
 
-def _are_alike(one: Rope, other: Rope) -> bool:
-    sizes = [(rope.head_dim, rope.attention_factor) for rope in (one, other)]
-    return sizes[0] == sizes[1] and np.array_equal(one.frequencies, other.frequencies)
-
-
 def _make(
     held: Metadata, about: Mapping[str, Any], seq_len: int | None, sliding: Mapping[str, Any] | None = None
 ) -> Rope:
@@ -236,7 +232,11 @@ def _make(
     values: dict[str, Any] = {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": turned / head}
     attention = held.get("rope.scaling.attn_factor", 1.0)
     original = held.get("rope.scaling.original_context_length", context)
-    divisors = {name: _read_divisors(held, name, turned) for name in held.divisors if is_scaled}
+    divisors = held.divisors if is_scaled else {}
+    for name, one in divisors.items():
+        if one.size != turned // 2 or not np.all(np.isfinite(one) & (one != 0.0)):
+            said = f"{name}.weight has {one.size} divisors, or a 0; expected {turned // 2}, for each block"
+            raise RefusedError(said)
     if divisors:
         is_long = seq_len is not None and original is not None and seq_len > original
         short = next(divisors[name] for name in sorted(divisors, reverse=True))  # that of short texts, or for all
@@ -315,13 +315,6 @@ def read_widths(held: Metadata, about: Mapping[str, Any], suffix: str) -> tuple[
             f"attention.key_length {head}"
         )
     return (turned, turned) if about.get("latent") else (head, turned)
-
-
-def _read_divisors(held: Metadata, name: str, turned: int) -> np.ndarray:
-    found = held.divisors[name]
-    if found.size != turned // 2 or not np.all(np.isfinite(found) & (found != 0.0)):
-        raise RefusedError(f"{name}.weight has {found.size} divisors, or a 0; expected {turned // 2}, for each block")
-    return found
 
 
 # -- params.json -------------------------------------------------------------------------------------------------------
