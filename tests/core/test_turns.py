@@ -135,21 +135,6 @@ def test_jit_with_everything_traced_keeps_the_contract(dtype, jax):
     assert worst_error(cos, sin, p, w) <= CONTRACT
 
 
-def test_gradients():
-    torch, jnp = library("torch").module, library("jax")
-    host = ([0.0, 1.0, -7.0, 1e5 / 3.0], [1.0, 0.3, 1e-3], [0.1, -2.0, 30.0])
-    p, w, shift = (torch.tensor(one, dtype=torch.float64, requires_grad=True) for one in host)
-    cos, sin = rfrope.rotation_table(p, w, shift=shift)
-    for value, expected in ((cos, -sin), (sin, cos)):
-        found = torch.autograd.grad(value.sum(), [p, w, shift], retain_graph=True)
-        for one, wanted in zip(found, ((expected * w).sum(-1), expected.T @ p, expected.sum(0)), strict=True):
-            torch.testing.assert_close(one, wanted, rtol=1e-12, atol=1e-12)
-    p, w = map(jnp, host[:2])
-    gradient = importlib.import_module("jax").grad(lambda v: rfrope.rotation_table(p, v)[0].sum())(w)
-    _, sin = rfrope.rotation_table(p, w)
-    np.testing.assert_allclose(gradient, (-sin * p[:, None]).sum(0), rtol=1e-12, atol=1e-12)
-
-
 def turns_of(frequencies):
     """Turns of each frequency in units of 2**-64, exactly."""
     return [mpmath.mpf(float(omega)) / (2 * mpmath.pi) * 2**64 for omega in frequencies]
