@@ -16,10 +16,6 @@ _ANSWERS = ("cos", "sin", "rotated", "relocated", "x", "positions", "new_positio
 _FOLLOWS = ("part", "seq_len", "layers", "pairing", "head_dim", "rotary_dim", "turns", "attention_factor", "sections")
 
 
-class WrongError(AssertionError):
-    """An engine that rotates differently from its config."""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     group = parser.getgroup("rfrope", "rotary position embeddings")
@@ -98,20 +94,18 @@ class Vector(pytest.Item):
             pytest.skip("not for this config")
         found, wanted = np.asarray(found, dtype=np.float64), case["relocated" if moves else "rotated"][rows]
         if found.shape != wanted.shape:
-            raise WrongError(f"the shape is {found.shape}; expected {wanted.shape}, that of x")
+            self._fail(f"the shape is {found.shape}; expected {wanted.shape}, that of x")
         apart = np.max(np.abs(found - wanted), axis=1)
         wrong = ~(apart <= self.config.getoption("rfrope_tolerance"))
         if np.any(wrong):
-            first = int(np.min(farthest[rows][wrong]))
-            raise WrongError(f"wrong from position {first} on, by up to {np.max(apart):.3g}")
+            self._fail(f"wrong from position {np.min(farthest[rows][wrong])} on, by up to {np.max(apart):.3g}")
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return what is wrong, with the config and what follows from it."""
-        if not isinstance(excinfo.value, WrongError):
-            return super().repr_failure(excinfo, style)
+    def _fail(self, what: str) -> None:
+        """Say what is wrong, with the config and what follows from it."""
         case = self.case
         follows = ", ".join(f"{name} {case[name]}" for name in _FOLLOWS if case[name] not in (None, ""))
-        return f"{excinfo.value}: {case['about']}\nconfig: {json.dumps(case['config'])}\nfrom it follow: {follows}"
+        config = json.dumps(case["config"])
+        pytest.fail(f"{what}: {case['about']}\nconfig: {config}\nfrom it follow: {follows}", pytrace=False)
 
     def reportinfo(self) -> tuple[str, int, str]:
         """Return where the test is, and its name."""

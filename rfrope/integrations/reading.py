@@ -8,10 +8,12 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from scipy import special
 
 from rfrope._core.arguments import show
 from rfrope.heads import Atlas, AtlasBuilder
@@ -29,7 +31,7 @@ _LIKE_16 = 0.05
 _ROUNDED, _ROUNDED_16 = 1e-5, 0.02  # relative error of a weight by the dtype of the model
 
 
-def check_windows(kinds: list[LayerKind], tokens: int) -> None:
+def _check_windows(kinds: list[LayerKind], tokens: int) -> None:
     """Refuse documents in which some layers do not see all earlier tokens."""
     for kind in kinds:
         if kind.window is not None and kind.window < tokens:
@@ -40,7 +42,7 @@ def check_windows(kinds: list[LayerKind], tokens: int) -> None:
             )
 
 
-def check_module(path: str, attention: Module, rope: Rope) -> None:
+def _check_module(path: str, attention: Module, rope: Rope) -> None:
     """Refuse attention that an atlas cannot describe, by its module and the table of model types.
 
     Raises
@@ -64,63 +66,37 @@ def check_module(path: str, attention: Module, rope: Rope) -> None:
         raise ValueError(f"{path} has attention that an atlas cannot describe: {other}; {_INSTEAD}")
 
 
-def compute_weights(model: Module, undo: ExitStack) -> None:
+def _compute_weights(model: Module, undo: ExitStack) -> None:
     """Make attention return its weights, until undone."""
-    configs = {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}
-    for config in configs.values():
+    for config in {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}.values():
         if hasattr(config, "_attn_implementation"):
             undo.callback(setattr, config, "_attn_implementation", config._attn_implementation)
-    for config in configs.values():
-        if hasattr(config, "_attn_implementation"):
             config._attn_implementation = "eager"
 
 
-def comparing(
-    path: str,
-    attention: Module,
-    kept: dict[str, tuple[Any, Any]],
-    scale: Callable[[str, Module, np.ndarray], float],
-    rope: Rope,
-) -> Callable[..., None]:
-    """Return a hook that compares an attention module's weights with those of its rotated queries and keys."""
-
-    def compare(_: Module, __: Any, given: Any) -> None:
-        if path not in kept:
-            return
-        q, k = kept[path]
-        expected = _score(q, k, scale(path, attention, q), rope)
-        shape = (1, len(q), q.shape[1], q.shape[1])
-        found = [one for one in given if getattr(one, "shape", None) == shape] if isinstance(given, tuple) else []
-        if not found:
-            raise ValueError(
-                f"{path} gives no attention of shape {shape} with attn_implementation='eager', by which an atlas is "
-                f"checked; {_INSTEAD}"
-            )
-        _compare(path, found[0][0].double().cpu().numpy(), expected, found[0].element_size() < 4)
-
-    return compare
-
-
-def _score(q: np.ndarray, k: np.ndarray, scale: float, rope: Rope) -> np.ndarray:
-    """Return scores ``(H, tokens, tokens)`` of queries and keys before rotation."""
-    x, y = (rope.rotate(one.astype(np.float64), np.arange(q.shape[1])) for one in (q, k))
-    return scale * np.matmul(x, np.repeat(y, len(q) // len(k), axis=0).swapaxes(-1, -2))
-
-
-def _compare(path: str, weights: np.ndarray, logits: np.ndarray, is_narrow: bool) -> None:
+def _compare(path: str, kept: dict[str, tuple[Any, Any]], rope: Rope, attention: Module, _: Any, given: Any) -> None:
     """Refuse weights that are not the softmax of the logits of each query and the keys up to it."""
-    is_seen = np.tri(logits.shape[-1], dtype=bool)
-    logits = np.where(is_seen, logits, -np.inf)
-    logits = logits - np.max(logits, axis=-1, keepdims=True)
-    logits = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
+    if path not in kept:
+        return
+    q, k = kept[path]
+    shape = (1, len(q), q.shape[1], q.shape[1])
+    found = [one for one in given if getattr(one, "shape", None) == shape] if isinstance(given, tuple) else []
+    if not found:
+        raise ValueError(
+            f"{path} gives no attention of shape {shape} with attn_implementation='eager', by which an atlas is "
+            f"checked; {_INSTEAD}"
+        )
+    weights, is_seen = found[0][0].double().cpu().numpy(), np.tri(shape[-1], dtype=bool)
+    x, y = (rope.rotate(one.astype(np.float64), np.arange(shape[-1])) for one in (q, k))
+    scores = _scale_of(path, attention, q) * np.matmul(x, np.repeat(y, len(q) // len(k), axis=0).swapaxes(-1, -2))
+    logits = special.log_softmax(np.where(is_seen, scores, -np.inf), axis=-1)
     counts = is_seen & (logits > np.log(_SEEN))
     with np.errstate(divide="ignore"):  # hidden keys
         apart = np.log(weights, where=counts, out=np.zeros_like(weights)) - np.where(counts, logits, 0.0)
-    number = np.sum(counts, axis=-1)
-    mean = np.sum(logits, axis=-1, where=counts) / number
-    spread = np.sqrt(np.mean((logits - mean[..., None]) ** 2, axis=(1, 2), where=counts))
+    mean = np.mean(logits, axis=-1, where=counts, keepdims=True)
+    spread = np.sqrt(np.mean((logits - mean) ** 2, axis=(1, 2), where=counts))
     error = np.sqrt(np.mean(apart**2, axis=(1, 2), where=counts))
-    like, rounded = (_LIKE_16, _ROUNDED_16) if is_narrow else (_LIKE, _ROUNDED)
+    like, rounded = (_LIKE_16, _ROUNDED_16) if found[0].element_size() < 4 else (_LIKE, _ROUNDED)
     worst = int(np.argmax(error - like * spread))
     if np.max(np.where(is_seen, 0.0, weights), initial=0.0) > _SEEN:
         what = "it is bidirectional"
@@ -223,14 +199,14 @@ def read_heads(
     wanted = None if layers is None else set(layers)
     for number, ids in enumerate(documents):
         kept: dict[str, tuple[Any, Any]] = {}
-        read = _read_ids(f"documents[{number}]", ids, model)
+        read = read_ids(f"documents[{number}]", ids, model)
         with ExitStack() as undo:
             attentions = _watch(model, kept, undo)
             _run(model, read, undo)
         yield _join(attentions, kept, wanted)
 
 
-def _read_ids(name: str, ids: Any, model: Module) -> Any:
+def read_ids(name: str, ids: Any, model: Module) -> Any:
     """Return the token ids of a document, ``(1, tokens)``, beside the model."""
     try:
         found = torch.as_tensor(ids if isinstance(ids, torch.Tensor) else np.asarray(ids))
@@ -279,16 +255,14 @@ def _watch(model: Module, kept: dict[str, tuple[Any, Any]], undo: ExitStack) -> 
 
 def _keeping(turn: Callable[..., Any], kept: dict[str, tuple[Any, Any]], path: str) -> Callable[..., Any]:
     """Return a function as one that turns q and k, which keeps them."""
-    parameters = inspect.signature(turn).parameters
-    usual = parameters.get("unsqueeze_dim")
+    parameters, has_heads_last = inspect.signature(turn).parameters, rotations.layout_reader(turn)
     names = [*parameters][:2]
-    heads_last = usual is None and rotations.has_heads_last(turn, 4)
 
     def keep(*arguments: Any, **options: Any) -> Any:
         named = dict(zip(parameters, arguments, strict=False)) | options
-        last = heads_last if usual is None else named.get("unsqueeze_dim", usual.default) in (2, -2)
         if path in kept or names[1] in ("cos", "sin", "freqs_cis"):
             raise ValueError(f"{path} rotates queries and keys in separate calls; expected one call for both")
+        last = has_heads_last(named, 4)
         both = (named[name].detach().float()[0].cpu() for name in names)
         q, k = ((x.transpose(0, 1) if last else x).numpy() for x in both)
         kept[path] = q, k
@@ -388,10 +362,10 @@ def atlas(
     rotations.check_model(model)
     read = iter(documents)
     first = next(read, None)
-    ids = None if first is None else _read_ids("documents[0]", first, model)
+    ids = None if first is None else read_ids("documents[0]", first, model)
     rope, layers, kinds = _rope_of(model, part, 1 if ids is None else ids.shape[-1])
     if ids is not None:
-        check_windows(kinds, ids.shape[-1])
+        _check_windows(kinds, ids.shape[-1])
         _check_attention(model, ids, rope, layers)
     builder, heads = AtlasBuilder(rope, scale=1.0, skip=skip, context=context), None
     for one in read_heads(model, [] if first is None else itertools.chain([first], read), layers=layers):
@@ -421,7 +395,7 @@ def _check_attention(model: Module, ids: Any, rope: Rope, layers: list[int] | No
     with ExitStack() as undo:
         for path, attention in _watch(model, kept, undo).items():
             if layers is None or getattr(attention, "layer_idx", None) in (None, *layers):
-                check_module(path, attention, rope)
-                undo.callback(attention.register_forward_hook(comparing(path, attention, kept, _scale_of, rope)).remove)
-        compute_weights(model, undo)
+                _check_module(path, attention, rope)
+                undo.callback(attention.register_forward_hook(partial(_compare, path, kept, rope)).remove)
+        _compute_weights(model, undo)
         _run(model, ids, undo)

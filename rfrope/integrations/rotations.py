@@ -372,15 +372,11 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, l
     names = [*inspect.signature(rotation).parameters]
     first = min(names.index(one) for one in ("cos", "sin", "freqs_cis") if one in names)
     features = [name for name in names[:first] if name != "v"]
-    usual = inspect.signature(rotation).parameters.get("unsqueeze_dim")
-    by_shape = {axes: usual is None and has_heads_last(rotation, axes) for axes in (3, 4)}
+    has_heads_last = layout_reader(rotation)
 
     def rotate(*arguments: Any, **options: Any) -> Any:
         named = dict(zip(names, arguments, strict=False)) | options
-        if usual is None:
-            heads_last = by_shape[named[features[0]].ndim]
-        else:
-            heads_last = named.get("unsqueeze_dim", usual.default) in (2, -2)
+        heads_last = has_heads_last(named, named[features[0]].ndim)
         places, index, back = _read_positions(named, positions)
         number = index if layer is None else layer
         rotary = positions.turning_module(number)
@@ -408,7 +404,16 @@ def _read_positions(arguments: Mapping[str, Any], positions: Positions) -> tuple
     return places, arguments["sin"].shape[0] - 1, arguments["sin"].ndim == 3
 
 
-def has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
+def layout_reader(rotation: Callable[..., Any]) -> Callable[[Mapping[str, Any], int], bool]:
+    """Return a function that says of named arguments, with features of 3 or 4 axes, whether heads come after tokens."""
+    usual = inspect.signature(rotation).parameters.get("unsqueeze_dim")
+    if usual is not None:
+        return lambda named, _: named.get("unsqueeze_dim", usual.default) in (2, -2)
+    by_shape = {axes: _has_heads_last(rotation, axes) for axes in (3, 4)}
+    return lambda _, axes: by_shape[axes]
+
+
+def _has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
     """Return whether a function takes ``(..., tokens, heads, d)``, found by calling it on two tokens of three heads."""
     parameters = inspect.signature(rotation).parameters.values()
     needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]

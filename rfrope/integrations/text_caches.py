@@ -20,6 +20,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from rfrope._core import files
 from rfrope._core.arguments import printable, show
 from rfrope.integrations import rotations
+from rfrope.integrations.reading import read_ids
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 Module: TypeAlias = Any
@@ -33,29 +34,25 @@ _EVALUATED = 4  # windows of each document and part that are read
 _OTHERWISE = "expected a model whose keys can be rotated again, or tune_modules with a loss of your own"
 
 
-def read_documents(texts: Any, tokenizer: Any, vocabulary: int) -> list[np.ndarray]:
-    """Return token ids, below `vocabulary`, of texts: ids, strings, or paths of text files."""
+def read_documents(texts: Any, tokenizer: Any, model: Module) -> list[np.ndarray]:
+    """Return token ids of texts: ids, strings, or paths of text files."""
     if isinstance(texts, str | bytes | os.PathLike) or not hasattr(texts, "__iter__"):
         raise TypeError(f"texts is {show(texts)}; expected a sequence of texts, each a document")
-    return [_read_document(f"texts[{i}]", one, tokenizer, vocabulary) for i, one in enumerate(texts)]
-
-
-def _read_document(name: str, text: Any, tokenizer: Any, vocabulary: int) -> np.ndarray:
-    if isinstance(text, os.PathLike):
-        try:
-            text = files.read_bytes(os.fspath(text)).decode("utf-8")
-        except UnicodeDecodeError:
-            raise ValueError(f"{name}, {printable(str(text))}, is not UTF-8; expected a file of text") from None
-    if isinstance(text, str):
-        if tokenizer is None:
-            raise ValueError(f"tokenizer is None, but {name} is a text; expected the model's tokenizer, or token ids")
-        text = tokenizer(text, verbose=False)["input_ids"]
-    ids = np.asarray(text)
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise TypeError(f"{name} has shape {ids.shape} of {ids.dtype}; expected token ids, a string or a path")
-    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
-        raise ValueError(f"{name} has ids from {ids.min()} to {ids.max()}; expected those of {vocabulary} tokens")
-    return ids.astype(np.int64)
+    found = []
+    for name, text in ((f"texts[{i}]", one) for i, one in enumerate(texts)):
+        if isinstance(text, os.PathLike):
+            try:
+                text = files.read_bytes(os.fspath(text)).decode("utf-8")
+            except UnicodeDecodeError:
+                raise ValueError(f"{name}, {printable(str(text))}, is not UTF-8; expected a file of text") from None
+        if isinstance(text, str):
+            if tokenizer is None:
+                raise ValueError(
+                    f"tokenizer is None, but {name} is a text; expected the model's tokenizer, or token ids"
+                )
+            text = tokenizer(text, verbose=False)["input_ids"]
+        found.append(read_ids(name, text, model)[0].cpu().numpy())
+    return found
 
 
 def divide(documents: Sequence[np.ndarray], context: int, share: float, seed: int) -> list[list[np.ndarray]]:
@@ -285,8 +282,8 @@ class RecordingCache(_TextCache):
 
     def __init__(self, positions: Module, tokens: int) -> None:
         super().__init__(positions, 0)
-        self._tokens, self._keys, self._rotated = tokens, dict[int, list[Tensor]](), dict[int, int]()
-        self._made = dict[int, tuple[Tensor, Tensor]]()  # keys, rotated, and values
+        self._tokens, self._rotated = tokens, dict[int, int]()
+        self._made = dict[int, list[Tensor]]()  # keys, rotated, values, and keys before their rotation
 
     def __enter__(self) -> Self:
         self.positions.__dict__["rotated"] = None
@@ -308,21 +305,22 @@ class RecordingCache(_TextCache):
                 raise ValueError(f"layer {layer_idx} changes keys after their rotation")
             if self.positions.is_by_layer and number != layer_idx:
                 raise ValueError(f"layer {number} caches its keys as those of layer {layer_idx}")
-        small = _small(plain)
-        self._keys.setdefault(layer_idx, []).append(small.clone() if small is plain else small)  # not a larger product
         if layer_idx not in self._made:
-            keys, values = (one.new_empty((*one.shape[:2], self._tokens, one.shape[3])) for one in (key, value))
-            self._made[layer_idx] = keys, values
-        end = self.first + key.shape[2]
-        for whole, part in zip(self._made[layer_idx], (key, value), strict=True):
+            self._made[layer_idx] = [
+                one.new_empty((*one.shape[:2], self._tokens, one.shape[3])) for one in (key, value, plain)
+            ]
+        end, made = self.first + key.shape[2], self._made[layer_idx]
+        for whole, part in zip(made, (key, value, plain), strict=True):
             whole[:, :, self.first : end] = part
-        keys, values = self._made[layer_idx]
-        return keys[:, :, :end], values[:, :, :end]
+        return made[0][:, :, :end], made[1][:, :, :end]
 
     def finish(self, tokens: Tensor) -> CachedText:
         """Return what was read, and hold it no longer."""
-        keys = {layer: torch.cat(self._keys.pop(layer), -2) for layer in [*self._keys]}
-        return CachedText(tokens, keys, {layer: _small(self._made.pop(layer)[1]) for layer in keys}, self._rotated)
+        keys, values = dict[int, Tensor](), dict[int, Tensor]()
+        for layer in [*self._made]:
+            _, value, key = self._made.pop(layer)
+            keys[layer], values[layer] = _small(key), _small(value)
+        return CachedText(tokens, keys, values, self._rotated)
 
 
 class PrefixCache(_TextCache):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeAlias
@@ -37,36 +37,8 @@ _WINDOW = 1024  # default tokens of a window, at most the trained context
 _HELD_OUT = 0.25  # part of the documents; as many choose
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Target:
-    """The learned part of a model's rotation."""
-
-    model: Module
-    rope: Rope  # the model's own
-    kind: str | None  # kind of layer, where there are several; `others` are the Ropes of the others, which stay
-    others: dict[str, Rope]
-
-    def make(self, ropes: Sequence[Rope], learnable: tuple[str, ...]) -> list[Module]:
-        """Return learning modules, on the model's device."""
-        made = [RotaryEmbedding(rope, learnable) for rope in ropes]
-        for one in made:
-            one.head_dim = None if isinstance(one.start.head_dim, Assumed) else one.head_dim
-        return [one.to(next(self.model.parameters()).device) for one in made]
-
-    def put_in(self, replace: Any, modules: list[Module] | None) -> AbstractContextManager[Any]:
-        """Return a context in which the model uses a module, or its own rotation."""
-        if modules is None:
-            return nullcontext()
-        made: AbstractContextManager[Any] = replace(self.model, self.join_others(modules[0]))
-        return made
-
-    def join_others(self, given: Any) -> Any:
-        """Return what the model's layers turn by, with the Ropes of the other kinds where there are several."""
-        return given if self.kind is None else self.others | {self.kind: given}
-
-
-def read_target(model: Module, part: str | None, trained: int | None) -> Target:
-    """Return what a model can learn: its Rope, or that of the layers that see far."""
+def read_target(model: Module, part: str | None, trained: int | None) -> tuple[Rope, Callable[[Any], Any]]:
+    """Return the Rope of a model, or of its layers that see far, and a function that adds those of its other layers."""
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
     if model.get_output_embeddings() is None or model.get_input_embeddings() is None:
@@ -83,9 +55,8 @@ def read_target(model: Module, part: str | None, trained: int | None) -> Target:
     if part is None and len(far) != 1:
         raise ValueError(f"part is None, but the model has Ropes for {', '.join(map(repr, far))}; expected one of them")
     name = choice("part", next(iter(far)) if part is None else part, [*ropes])
-    kinds = {one.rpartition(".")[2]: rope for one, rope in ropes.items()}
-    kind = name.rpartition(".")[2] if len(ropes) > 1 else None
-    return Target(model, ropes[name], kind, {one: rope for one, rope in kinds.items() if one != kind})
+    kind, kinds = name.rpartition(".")[2], {one.rpartition(".")[2]: rope for one, rope in ropes.items()}
+    return ropes[name], lambda given: given if len(ropes) == 1 else kinds | {kind: given}
 
 
 def read_starts(starts: Any, plan: analysis.Plan) -> dict[str, Any]:
@@ -195,16 +166,16 @@ def tune(
     """
     from rfrope.integrations.transformers import replace_rotary  # which imports this module
 
-    names, target = tuning.read_learnable(learnable), read_target(model, part, trained)
-    replace_rotary(model, target.join_others(target.rope)).undo()
-    plan = analysis.plan(target.rope, context, trained_context=trained)
+    names, (own, join) = tuning.read_learnable(learnable), read_target(model, part, trained)
+    replace_rotary(model, join(own)).undo()
+    plan = analysis.plan(own, context, trained_context=trained)
     found = read_starts(starts, plan)
     trained, context = plan.trained_context, plan.context
-    read = tuning.read_starts(found, [target.rope], "model", None)
+    read = tuning.read_starts(found, [own], "model", None)
     ropes = {name: [dataclasses.replace(one, context=context) for one in each] for name, each in read.items()}
     length = min(trained, _WINDOW) if window is None else whole("window", window, 3, trained)
     rng = whole("rng", rng)
-    documents = read_documents(texts, tokenizer, model.get_input_embeddings().num_embeddings)
+    documents = read_documents(texts, tokenizer, model)
     learning, choosing, judging = divide(documents, context, _HELD_OUT, rng)
     caches = TextCaches(model)
 
@@ -222,7 +193,16 @@ def tune(
         loss, partial(draw_window, **drawn), validation, held_out, steps, rate,
         about=[drawn, learning, choosing],
     )  # fmt: skip
-    rotaries = RotaryModules(model, lambda some: target.make(some, names), partial(target.put_in, replace_rotary))
+
+    def make(ropes: Sequence[Rope]) -> list[Module]:
+        one = RotaryEmbedding(ropes[0], names)
+        one.head_dim = None if isinstance(one.start.head_dim, Assumed) else one.head_dim
+        return [one.to(next(model.parameters()).device)]
+
+    def put_in(modules: list[Module] | None) -> AbstractContextManager[Any]:
+        return nullcontext() if modules is None else replace_rotary(model, join(modules[0]))
+
+    rotaries = RotaryModules(model, make, put_in)
     with frozen(model):
         run = Halving(rotaries, options, ropes, checkpoint)
         if not run.readings:

@@ -1,5 +1,7 @@
 """Attention that an atlas cannot describe is refused: by the config, by its module, by its own weights."""
 
+import types
+
 import numpy as np
 import pytest
 import tiny_models
@@ -79,7 +81,7 @@ def weights_of(change=lambda logits: logits, scale=0.5, given=Q):
 
 def check(weights, dtype="float32", q=Q):
     given = (None, torch.as_tensor(weights, dtype=getattr(torch, dtype))[None])
-    reading.comparing("layer", None, {"layer": (q, K)}, lambda *_: 0.5, ROPE)(None, None, given)
+    reading._compare("layer", {"layer": (q, K)}, ROPE, types.SimpleNamespace(scaling=0.5), None, given)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
