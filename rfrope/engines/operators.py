@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rfrope.engines import formats
+from rfrope.engines import formats, observed
 from rfrope.engines.record import Arithmetic, ExportRequest, make_engine
 
+_FAST = 2.0**-21.19  # largest error of CUDA's __cosf in half a turn, and of __sinf at most; CUDA C++ Programming Guide
 _LANE = 8  # features that a lane of DeepSpeed's kernel holds, and both halves are whole lanes
 
 
@@ -109,6 +110,22 @@ def _refuse_halves(request: ExportRequest) -> str:
 
 
 DIFFUSERS = make_engine("diffusers", _make_padded, formats.round_once, _refuse_halves)
+
+
+def _make_turns(request: ExportRequest) -> dict[str, Any]:
+    """Return phases ``(1, S, D)``, or ``(H, S, D)`` for sets of each head: exllamav3's kernel takes one per text."""
+    phases = formats.make_phases(request).reshape(request.heads or 1, request.context or 0, -1)
+    style = 1 if request.interleaved else 2  # GPTJ or NEOX of its RopeStyle
+    return {"inv_freq": phases, "attn_factor": request.rope.attention_factor, "rope_style": style}
+
+
+EXLLAMA = make_engine(
+    "exllamav3",
+    _make_turns,
+    # phases of at most half a turn, their cos and sin, and the product with the factor
+    lambda request, made: Arithmetic(None, 0.0, np.pi * formats.ULP + _FAST + formats.ULP),
+    reading=observed.reading("exllamav3"),
+)
 
 
 def _refuse_lanes(request: ExportRequest) -> str:

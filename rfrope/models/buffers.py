@@ -245,7 +245,12 @@ def read(buffer: Buffer, rope: Rope) -> TableEstimate:
     size = np.abs(rows)
     factor = float(np.median(size))
     spread = float(np.max(np.abs(size / factor - 1.0))) if factor > 0.0 else 0.0
-    frequencies, last = _read_frequencies(buffer)
+    frequencies, apart = np.zeros(buffer.blocks), 1
+    while apart < min(len(buffer.values), _FAR + 1):  # from rows at distances that double
+        turned = np.angle(buffer.rows(apart) * np.conj(buffer.rows(0))) - frequencies * apart
+        frequencies = frequencies + (turned - 2.0 * np.pi * np.round(turned / (2.0 * np.pi))) / apart
+        apart *= 2
+    last = max(1, apart // 2)
     allowed = np.zeros(buffer.blocks)
     if buffer.blocks == rope.n_blocks:
         allowed = ROUNDED * np.abs(np.asarray(rope.frequencies)) + 4.0 * rounding / last
@@ -261,16 +266,6 @@ def _looked_at(buffer: Buffer) -> np.ndarray:
     length = len(buffer.values)
     far = np.minimum(np.geomspace(1, max(1, length - 1), _SPARSE).astype(int), length - 1)
     return np.unique(np.concatenate([np.arange(min(length, _DENSE)), far]))
-
-
-def _read_frequencies(buffer: Buffer) -> tuple[np.ndarray, int]:
-    """Return frequencies from rows at distances that double, and the last distance."""
-    first, found, apart, reach = buffer.rows(0), np.zeros(buffer.blocks), 1, 1
-    while apart < min(len(buffer.values), _FAR + 1):
-        turned = np.angle(buffer.rows(apart) * np.conj(first)) - found * apart
-        found = found + (turned - 2.0 * np.pi * np.round(turned / (2.0 * np.pi))) / apart
-        reach, apart = apart, 2 * apart
-    return found, reach
 
 
 def _exact(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
