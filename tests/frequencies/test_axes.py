@@ -171,14 +171,6 @@ def test_mrope_takes_sections_of_any_kind():
     assert mrope([], (0, 0)).shape == (0, 2)
 
 
-def test_gradients_reach_angles_and_ladders(torch):
-    angles = torch.tensor([0.3, 1.2], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda v: mixed(4, v), angles)
-    w = torch.asarray(geometric(4)).requires_grad_()
-    (axial(w, w) + mrope(torch.cat([w, w]), (6, 2), interleaved=False)).sum().backward()
-    assert w.grad.tolist() == [4.0] * 4
-
-
 def test_magnitudes_far_apart_do_not_overflow():
     sizes = np.linalg.norm(golden_gate(3, low=1e-150, high=1e150), axis=-1)
     np.testing.assert_allclose(sizes, [1e-150, 1.0, 1e150], rtol=1e-13)
@@ -214,10 +206,3 @@ def test_lines_of_three_axes_are_spherical_designs_up_to_a_degree(n, degree, bey
     for one in range(2, degree + 1, 2):
         assert harmonic_sums(units, one) / n < 1e-12
     assert harmonic_sums(units, beyond) / n > 1e-2
-
-
-def test_gradients_reach_magnitudes(torch):
-    sizes = torch.tensor([1.0, 0.5], dtype=torch.float64, requires_grad=True)
-    frequencies = isotropic(sizes, 3, ndim=3).frequencies
-    frequencies.sum().backward()
-    np.testing.assert_allclose(sizes.grad.numpy(), [3.0, 3.0])

@@ -207,15 +207,6 @@ def test_groups_of_queries_have_the_basis_of_their_key():
         np.testing.assert_allclose(rope.rotate(queries[head], 3) @ rope.rotate(keys[own], 2), old, rtol=1e-10)
 
 
-def test_folding_passes_gradients_and_16_bits(torch):
-    basis = torch.tensor(orthogonal(np.random.default_rng(19), 4))
-    weight = torch.ones((8, 2), dtype=torch.bfloat16, requires_grad=True)
-    folded = fold(weight, basis)
-    assert folded.dtype == torch.bfloat16
-    folded.float().sum().backward()
-    np.testing.assert_allclose(weight.grad.float()[:4, 0], basis.sum(1), atol=0.02)
-
-
 @pytest.mark.parametrize("size", [1e-200, 1e-12, 1e12, 2.0**490])
 def test_what_commutes_does_so_in_any_unit_of_positions(size):
     """Of three, the last two alone do not: their planes have a feature in common."""

@@ -32,3 +32,28 @@ def test_every_library_gives_numpys_numbers(name, xp):
             unit = 1e-6 if other.dtype == np.float32 else 1e-9
             scale = max(1.0, np.max(np.abs(other[np.isfinite(other)]), initial=0.0))
             np.testing.assert_allclose(host, other, rtol=unit, atol=unit * scale)
+
+
+# whose numbers are constants, or count as such where they keep others from overflowing
+WITHOUT_SLOPES = {"Rope.table", "features.positive", "from_complex", "xpos_scales"}
+
+
+@pytest.mark.parametrize("name", sorted(calls.TAKING - calls.OF_THE_HOST - WITHOUT_SLOPES))
+def test_gradients_of_every_function_are_those_of_differences(name, torch):
+    """By all of its arrays of floats."""
+    function, arguments = calls.found_call(name)
+    given, leaves = {key: value for key, value in arguments.items() if key != "out"}, []
+
+    def kept(values, dtype=None):
+        made = torch.tensor(np.array(values))
+        leaves.extend([made.requires_grad_()] if made.is_floating_point() else [])
+        return made
+
+    def call(*leaves):
+        rest = iter(leaves)
+        made = calls.moved(given, lambda values: next(rest) if values.dtype.kind == "f" else torch.tensor(values))
+        return tuple(one for one in calls.arrays(calls.called(function, made)) if getattr(one, "requires_grad", False))
+
+    calls.moved(given, kept)
+    assert call(*leaves)
+    assert torch.autograd.gradcheck(call, leaves, atol=1e-6, rtol=1e-5)

@@ -276,23 +276,6 @@ def test_latent_attention_moves_what_it_caches_apart():
         relocate(keys(40, 192), at, at, rope)
 
 
-def test_gradients_are_turned_back(torch):
-    k = torch.from_numpy(keys(40, 20)).requires_grad_()
-    omega = torch.from_numpy(np.array(YARN.frequencies)).requires_grad_()
-    rope = Rope(omega, pairing="interleaved", attention_factor=1.3)
-    weights, at = torch.from_numpy(keys(40, 20)[::-1].copy()), torch.arange(40)
-    (relocate(k, at, at + 100, rope) * weights).sum().backward()
-    wanted = rfrope.rotate(weights.numpy(), -100, YARN.frequencies, pairing="interleaved")
-    np.testing.assert_allclose(k.grad.numpy(), wanted, atol=1e-13)
-    for column in (0, 7):  # by differences
-        step = np.zeros(8)
-        step[column] = 1e-6
-        omegas = (YARN.frequencies + step, YARN.frequencies - step)
-        sides = [rfrope.rotate(k.detach().numpy(), 100, one, pairing="interleaved") for one in omegas]
-        slope = np.sum((sides[0] - sides[1]) * weights.numpy()) / 2e-6
-        assert abs(float(omega.grad[column]) - slope) < 1e-5 * max(1.0, abs(slope))
-
-
 @pytest.mark.parametrize("dtype", ["int64", "float64"])
 def test_frequencies_of_the_library_of_the_keys(dtype, xp):
     rope, rng = Rope(LADDER, attention_factor=1.5), np.random.default_rng(3)

@@ -214,17 +214,6 @@ def test_lists_beside_arrays_come_to_their_library(xp):
             scaling.longrope(xp(omega), factor=2.0, **LONG | {"short_factor": np.ones(8)})
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-def test_gradients_reach_the_frequencies(name, torch):
-    """Every scheme is linear in the frequencies or smooth; compared with differences of the scheme itself."""
-    host, weights = rfrope.geometric(8), np.cos(np.arange(8.0))
-    omega = torch.tensor(host, requires_grad=True)
-    (SCHEMES[name](omega).frequencies * torch.tensor(weights)).sum().backward()
-    for i, step in enumerate(1e-6 * np.diag(host)):
-        slope = (SCHEMES[name](host + step).frequencies - SCHEMES[name](host - step).frequencies) @ weights
-        assert float(omega.grad[i]) == pytest.approx(slope / (2 * step[i]), rel=1e-6, abs=1e-9)
-
-
 @pytest.mark.parametrize("high", [1.0, 4.0])
 def test_gradients_of_llama3_are_finite_everywhere(high, torch):
     step = 2 * math.pi / 8192
