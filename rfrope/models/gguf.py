@@ -224,8 +224,7 @@ def _make(
     head, turned = read_widths(held, about, "" if sliding is None else "_swa")
     is_scaled, context = sliding is None or sliding["scaled"], held.get("context_length")
     theta = held.get("rope.freq_base", 1e4)
-    if sliding is not None:
-        theta = held.get("rope.freq_base_swa", sliding.get("base", theta))
+    theta = theta if sliding is None else held.get("rope.freq_base_swa", sliding.get("base", theta))
     if not 0.0 < theta < math.inf:
         raise RefusedError(f"rope.freq_base is {show(theta)}; expected a positive number")
     frequencies = ladder(turned, theta)
@@ -260,14 +259,13 @@ def _make(
         values |= {"rope_type": "linear", "factor": factor} if not divisors else {}
     sections = held.values.get(f"{held.name}.rope.dimension_sections") if "sections" in about else None
     sections = tuple(int(one) for one in sections if one) if sections else None
-    note = REORDERED if about.get("reordered") else ""
     width = held.get("attention.key_length_mla", held.get("attention.key_length")) if about.get("latent") else head
     remarks = () if held.get("rope.freq_base") is not None else ("rope.freq_base is missing: llama.cpp takes 10000.",)
     model = ModelPart(
         model_type=held.name,
         pairing_from="known",
         turns_last=bool(about.get("latent")),
-        note=note,
+        note=REORDERED if about.get("reordered") else "",
         qk_head_dim=width,
         softmax_factor=softmax,
         remarks=remarks,
