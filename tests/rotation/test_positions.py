@@ -7,7 +7,7 @@ import types
 import mpmath
 import numpy as np
 import pytest
-from conftest import TESTS, library, rows, tuples
+from conftest import TESTS, rows, tuples
 from packages import installed
 
 import rfrope
@@ -231,9 +231,3 @@ def test_a_shift_is_a_rotation_with_its_pairs_reversed(cases):
         turned = (shift_matrix(float(arrays[t][0]), [1.0]) @ pair)[[1, 0]]
         np.testing.assert_allclose(turned, arrays[name], rtol=0, atol=1e-12)
         np.testing.assert_allclose(turned, arrays[f"{name}_printed"], rtol=0, atol=1e-4)
-
-
-@each
-def test_dask_stays_lazy(function):
-    lib = library("dask")
-    assert function(lib(np.arange(6)), lib(geometric(4))).npartitions > 1
