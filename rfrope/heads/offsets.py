@@ -18,9 +18,9 @@ from rfrope._core import angles, array, blocks, random, sums
 from rfrope._core.arguments import LARGEST, flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
-from rfrope._core.results import Result, returned_as_given
+from rfrope._core.results import returned_as_given
 from rfrope._core.sums import CosSin
-from rfrope.heads.peaks import angles_at, peak_of_waves, values_at
+from rfrope.heads.peaks import Peak, angles_at, peak_of_waves, values_at
 from rfrope.heads.reading import Sides, check_paired
 
 _NEAR = 0.5  # positions: peaks this close are the same, as lags between tokens are whole
@@ -29,7 +29,7 @@ _GRID = (8, 32)  # grid points per position, and per turn of the fastest block, 
 
 
 @dataclass(frozen=True, eq=False)
-class EffectiveOffset(Result):
+class EffectiveOffset(Peak):
     """The lag that a head prefers, averaged over content; see `effective_offset`.
 
     Fields are arrays of the shape of the leading axes of q and k.
@@ -38,12 +38,6 @@ class EffectiveOffset(Result):
     ----------
     offset : ndarray, in units of position
         Real lag, KEY minus QUERY, at the peak of the mean score over all pairs of contents.
-    stderr : ndarray
-        Its standard error, as long as the peak stays the highest, by the delta method for independent tokens. NaN if
-        the peak is at an end of the range.
-    confidence : ndarray
-        Fraction of resamples of the tokens in which the peak stays within half a position of `offset`, on a grid of 8
-        points per position, or 32 per turn of the fastest block where that is finer.
     value : ndarray
         Mean score at the offset, with the scale.
     runner_up, runner_up_value : ndarray
@@ -52,6 +46,12 @@ class EffectiveOffset(Result):
         Whole lag with the highest mean score.
     mass : ndarray
         Attention on `lag` by position alone: the softmax of the mean scores at all whole lags of the range.
+    confidence : ndarray
+        Fraction of resamples of the tokens in which the peak stays within half a position of `offset`, on a grid of 8
+        points per position, or 32 per turn of the fastest block where that is finer.
+    stderr : ndarray
+        Standard error of `offset`, as long as the peak stays the highest, by the delta method for independent tokens.
+        NaN if the peak is at an end of the range.
 
     See Also
     --------
@@ -67,18 +67,14 @@ class EffectiveOffset(Result):
     (-1, -1.17)
     """
 
-    offset: np.ndarray
-    stderr: np.ndarray
-    confidence: np.ndarray
-    value: np.ndarray
-    runner_up: np.ndarray
-    runner_up_value: np.ndarray
     lag: np.ndarray
     mass: np.ndarray
+    confidence: np.ndarray
+    stderr: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
-class WeightOffset(Result):
+class WeightOffset(Peak):
     """The lag that a head's weights prefer; see `offset_from_weights`.
 
     Fields are arrays of the shape of the leading axes of the weights; those of blocks have another axis ``(D,)``.
@@ -87,9 +83,6 @@ class WeightOffset(Result):
     ----------
     offset : ndarray, in units of position
         Real lag, KEY minus QUERY, at the peak of the expected score.
-    confidence : ndarray
-        Lower bound, from 0 to 1, on the probability that blocks with random angles would not make any whole lag of the
-        range stand out as much.
     value : ndarray
         Expected score at the offset, with the scale.
     runner_up, runner_up_value : ndarray
@@ -98,6 +91,9 @@ class WeightOffset(Result):
         Whole lag with the highest expected score.
     mass : ndarray
         Attention on `lag` by position alone: the softmax of the expected scores at all whole lags of the range.
+    confidence : ndarray
+        Lower bound, from 0 to 1, on the probability that blocks with random angles would not make any whole lag of the
+        range stand out as much.
     angle : ndarray, (..., D), radians
         Rotation of each block of the key's weights against the query's, between -pi and pi: the learned shift. Its part
         of the score is ``weight cos(u + angle)``.
@@ -121,13 +117,9 @@ class WeightOffset(Result):
     (-3.0, -3)
     """
 
-    offset: np.ndarray
-    confidence: np.ndarray
-    value: np.ndarray
-    runner_up: np.ndarray
-    runner_up_value: np.ndarray
     lag: np.ndarray
     mass: np.ndarray
+    confidence: np.ndarray
     angle: np.ndarray
     weight: np.ndarray
     quality: np.ndarray
