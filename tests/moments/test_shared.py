@@ -1,9 +1,8 @@
-"""What all closed forms of scores share: shapes, libraries, lag 0, and how contents and lags are read."""
+"""What all closed forms of scores share: shapes, and lag 0."""
 
 import numpy as np
 import pytest
 
-import rfrope
 from rfrope import expected_score, kernels, score_variance
 from rfrope.moments import polar_error, polar_score, polar_variance, relative_error
 
@@ -52,25 +51,3 @@ def test_at_lag_0_the_mean_is_that_of_equal_positions_and_nothing_varies(text):
     assert polar_score(q, k, origin, law, shift=shift) == pytest.approx(np.sum(q * k * np.cos(shift)))
     assert polar_variance(q, k, origin, law, shift=shift) == 0.0
     assert polar_error(q, k, origin, law, design="antithetic") == 0.0
-
-
-READERS_OF_LAGS = {
-    **{function.__name__: lambda q, k, lags, f=function: f(q, k, lags, "gaussian") for function in FUNCTIONS[:3]},
-    "estimate_scores": lambda q, k, lags: rfrope.estimate_scores(q, k, lags, "gaussian", n_trials=8, rng=0).mean.value,
-    "recentred_kernel": lambda q, k, lags: rfrope.heads.recentred_kernel(lags, q, "gaussian"),
-    "sine_share": lambda q, k, lags: rfrope.analysis.sine_share(q, k, lags, [1.0, 0.25, 0.5]),
-    "mean_kernel_band": lambda q, k, lags: rfrope.moments.mean_kernel_band(lags, "gaussian", n_blocks=4).value,
-}
-
-
-@pytest.mark.parametrize("name", READERS_OF_LAGS)
-def test_lags_of_numpy_join_any_library_and_those_that_are_no_place_are_refused(xp, name):
-    """One reader of lags: what one function takes beside q and k, all do."""
-    (q, k), read = contents(expected_score, 1, 6), READERS_OF_LAGS[name]
-    lags = np.asarray([2.0**-40, 1.0, 4.0, -1.0, 0.0, 9.0])
-    got = read(xp(q), xp(k), lags)
-    assert xp.owns(got) or name == "mean_kernel_band"
-    np.testing.assert_allclose(xp.host(got) if xp.owns(got) else got, read(q, k, lags), rtol=1e-9, atol=1e-12)
-    for bad in (np.nan, 2.0**501):
-        with pytest.raises(ValueError, match=r"lags holds NaN or infinity, or magnitudes above 2\*\*500"):
-            read(q, k, [0.0, bad])
