@@ -65,10 +65,8 @@ class Finding(Result):
     position: int | None = None
 
     def __str__(self) -> str:
-        from_where = (
-            "" if self.position is None else f"; off by more than {_EXCEEDS:g} first at position {self.position}"
-        )
-        return f"{self.where}: {self.text}{from_where}"
+        first = "" if self.position is None else f"; off by more than {_EXCEEDS:g} first at position {self.position}"
+        return f"{self.where}: {self.text}{first}"
 
 
 @dataclass(frozen=True)

@@ -260,10 +260,8 @@ class Comparison(Result):
     def report(self) -> Report:
         """Return the report on each RoPE, one after the other."""
         reports = [one.report() for one in self.ropes]
-        verdicts = (
-            f"{one.name}: {said.verdict}" if one.name else said.verdict
-            for one, said in zip(self.ropes, reports, strict=True)
-        )
+        labels = (f"{one.name}: " if one.name else "" for one in self.ropes)
+        verdicts = (f"{label}{one.verdict}" for label, one in zip(labels, reports, strict=True))
         return Report([part for one in reports for part in one.parts], " ".join(verdicts))
 
 

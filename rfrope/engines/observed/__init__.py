@@ -109,13 +109,8 @@ def find_rule(held: Mapping[str, Any], config: ConfigRope, like: str = "") -> di
     if not like and "bare" in family and config.is_bare:
         form = "bare"
     found = _look_up(held, family, form, config)
-    if (
-        not like
-        and form == "dict"
-        and config.raw.get("rope_theta") is not None
-        and "rope_theta" not in found.get("reads", ())
-        and "unknown" not in found
-    ):
+    has_both = form == "dict" and not like and config.raw.get("rope_theta") is not None
+    if has_both and "unknown" not in found and "rope_theta" not in found.get("reads", ()):
         if config.scheme != "default":
             raise UnknownError(f"rope_theta beside rope_parameters {was} for {config.model_type}")
         found = _look_up(held, family, "flat", config)
