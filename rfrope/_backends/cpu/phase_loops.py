@@ -12,7 +12,7 @@ from numba import carray
 from rfrope._backends import layout
 from rfrope._backends.cpu.circle import TURN_1, TURN_2, cos_sin, cos_sin_narrow, fma
 from rfrope._backends.cpu.compiling import address_of, called, compiled, inlined, widest
-from rfrope._backends.cpu.rotation_rows import fill_types, integers, number, wide
+from rfrope._backends.cpu.rotation_rows import fill_types, integers, wide
 
 KEPT = 3  # addresses of what tables that `fill_apart` keeps come from: positions, frequencies, and a shift
 
@@ -23,6 +23,12 @@ _LARGEST_EXACT = 2.0**53
 def fill_of(loop: Any, is_narrow: bool) -> int:
     """Address of the loop for a plan's phases: one is compiled where it is wanted, and serves every type it can."""
     return address_of(loop, fill_types(is_narrow))
+
+
+@inlined
+def _number(address, narrow):  # type: ignore[no-untyped-def]
+    """Read a float64, or a float32 if `narrow`, from an address."""
+    return np.float64(carray(wide(address, np.int16(0)), 1)[0]) if narrow else carray(wide(address, 0.0), 1)[0]
 
 
 @called
@@ -77,7 +83,7 @@ def _add_radians(radians, count, high, low, exact):  # type: ignore[no-untyped-d
 def _read(source, step, narrow, count, target):  # type: ignore[no-untyped-def]
     widest()
     for i in range(count):
-        target[i] = number(source + i * step, narrow)
+        target[i] = _number(source + i * step, narrow)
 
 
 @inlined
@@ -127,7 +133,7 @@ def _fill(header, row, a, b, c, e, turns_1, turns_2, high, low, cos, sin, shifte
         for axis in range(header[layout.POSITION_AXES]):
             these = slice(axis * blocks, (axis + 1) * blocks)
             _add_turns(
-                number(a + axis * header[layout.A_AXIS], False),
+                _number(a + axis * header[layout.A_AXIS], False),
                 turns_1[these],
                 turns_2[these],
                 blocks,
@@ -162,7 +168,7 @@ def fill_line(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact
     first, second = carray(wide(turns_1, 0.0), (blocks,)), carray(wide(turns_2, 0.0), (blocks,))
     all_cos, all_sin = carray(cos, (rows * blocks,)), carray(sin, (rows * blocks,))
     for row in range(rows):
-        position = number(a + row * step, False)
+        position = _number(a + row * step, False)
         cos_row, sin_row = all_cos[row * blocks :], all_sin[row * blocks :]
         for i in range(blocks):
             high, low = _reduced(position, first[i], second[i])

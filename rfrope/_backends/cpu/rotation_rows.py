@@ -326,23 +326,6 @@ def sizes(typing, like):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def number(typing, address, narrow):  # type: ignore[no-untyped-def]
-    """Read a float64, or a float32 if `narrow`, from an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value = cgutils.alloca_once(builder, ir.DoubleType())
-        with builder.if_else(arguments[1]) as (single, double):
-            with single:
-                place = pointer(builder, arguments[0], ir.FloatType())
-                builder.store(builder.fpext(builder.load(place, align=4), ir.DoubleType()), value)
-            with double:
-                builder.store(builder.load(pointer(builder, arguments[0], ir.DoubleType()), align=8), value)
-        return builder.load(value)
-
-    return types.float64(types.int64, types.boolean), generate
-
-
-@intrinsic
 def prefetch(typing, address):  # type: ignore[no-untyped-def]
     """Ask for the cache line of an address, which need not be valid."""
 
