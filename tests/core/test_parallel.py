@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from campaign import HANGS, campaign, interrupted, sparse
+from campaign import HANGS, interrupted, sparse
 from conftest import rows
 
 import rfrope
@@ -267,22 +267,6 @@ print(right(wanted), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), same(jo
 print(*(same(found, wanted) for found in forked))
 """
     assert run_script(text, tmp_path) == ["True", "0", "True", "True", "True"]
-
-
-@campaign
-def test_spawned_workers_and_a_process_pool_as_executor(tmp_path):
-    text = """
-import concurrent.futures, multiprocessing
-
-if __name__ == "__main__":
-    wanted = job()
-    with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        print(right(wanted), same(pool.submit(job).result(), wanted))
-        arguments = q, q[::-1], lags, "gaussian(scale=4)"
-        found = rfrope.estimate_scores(*arguments, n_trials=30_000, rng=0, executor=pool)
-        print(np.array_equal(found.mean.value, wanted[1]), np.array_equal(found.variance.value, wanted[3]))
-"""
-    assert run_script(text, tmp_path) == ["True"] * 4
 
 
 CHECK = """
