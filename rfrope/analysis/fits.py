@@ -358,22 +358,21 @@ def _fitted(record: kernels.Record, curve: _Curve, magnitudes: np.ndarray) -> Ke
         (([x for x, _ in point], np.asarray([step for _, step in point])) for point in grid),
         key=lambda start: search.mean_square(start[0], coarse),
     )
+    return _best([(search, *start) for start in starts[:_STARTS]], coarse, curve, magnitudes.size)
+
+
+def _best(starts: list[tuple[_Search, list[float], np.ndarray]], coarse: _Curve, curve: _Curve, n: int) -> KernelFit:
+    """Return the best fit that some points and steps lead to, with its errors, and that of n blocks of its kernel."""
     near = []
-    for point, steps in starts[:_STARTS] if ranges else ():
+    for search, point, steps in starts:
         point = search.refined(point, steps, coarse, 1e-3)
-        near.append((search.refined(point, 0.1 * steps, curve, 1e-3), 0.01 * steps))
-    found: list[float] = []
-    if near:
-        found = search.refined(*min(near, key=lambda one: search.mean_square(one[0], curve)), curve, 1e-9)
-    kernel = search.kernel(found)
-    assert kernel is not None  # the search begins with a kernel, and never leaves for a point without one
-    return _report(kernel, search.limits(found), curve, magnitudes.size)
-
-
-def _report(kernel: Kernel, limits: list[str], curve: _Curve, n_blocks: int) -> KernelFit:
-    """Return a fit with its errors, and that of as many blocks of its kernel."""
+        near.append((search, search.refined(point, 0.1 * steps, curve, 1e-3), 0.01 * steps))
+    search, point, steps = min(near, key=lambda one: one[0].mean_square(one[1], curve))
+    point = search.refined(point, steps, curve, 1e-9)
+    kernel, limits = search.kernel(point, curve), search.limits(point)
+    assert kernel is not None  # a search begins with a kernel, and never leaves for a point without one
     error, lags = np.abs(curve.error(kernel)), curve.lags[:, None]
-    own = mean_cos.generic(Angles(lags, quantile(kernel, n_blocks), None, np)) - kernel.phi(curve.lags)
+    own = mean_cos.generic(Angles(lags, quantile(kernel, n), None, np)) - kernel.phi(curve.lags)
     rms, own_rms = (math.sqrt(float(np.mean(one**2))) for one in (error, own))
     return KernelFit(kernel, rms, float(np.max(error)), tuple(limits), own_rms)
 
@@ -392,16 +391,11 @@ def _fit_mixture(records: Sequence[kernels.Record], curve: _Curve, magnitudes: n
     first, second = np.triu_indices(len(atoms), 1)
     weight = _best_weight(rest[first], rest[second])
     errors = np.mean((weight * rest[first] + (1.0 - weight) * rest[second]) ** 2, axis=-1)
-    found = []
+    starts = []
     for pair in np.argsort(errors, kind="stable")[:_STARTS]:
         (a, x, step), (b, y, other) = (atoms[i] for i in (first[pair], second[pair]))
-        search = _Search(a.record, a.ranges, b)
-        point = search.refined([float(x), float(y)], np.asarray([step, other]), curve, 1e-6)
-        found.append((search.mean_square(point, curve), point, search))
-    _, point, search = min(found, key=lambda one: one[0])
-    kernel = search.kernel(point, curve)
-    assert kernel is not None
-    return _report(kernel, search.limits(point), curve, magnitudes.size)
+        starts.append((_Search(a.record, a.ranges, b), [float(x), float(y)], np.asarray([step, other])))
+    return _best(starts, _Curve(curve.lags[few], curve.target[few]), curve, magnitudes.size)
 
 
 def _best_weight(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -463,6 +457,8 @@ class _Search(NamedTuple):
         """
         from scipy.optimize import minimize
 
+        if not point:
+            return point
         ranges = [r for _, r in self.all_ranges()]
         inside = np.asarray(point) + steps <= [r.high for r in ranges]
         simplex = np.vstack([point, point + np.diag(np.where(inside, steps, -steps))])

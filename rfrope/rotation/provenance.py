@@ -12,7 +12,6 @@ import numpy as np
 from rfrope._core.arguments import show
 
 _PLAIN = {str, int, float, bool, type(None)}  # kinds of values that need no copy
-_PAIRINGS_FROM = ("known", "given", "config", "assumed")
 
 
 @dataclass(frozen=True)
@@ -145,8 +144,7 @@ class Provenance:
         Parameters
         ----------
         held : mapping
-            Unknown keys, and values of another type than the field's, go into `extra`. Dicts of earlier versions, with
-            ``pairing`` for ``pairing_from`` and ``turned`` for ``turns_last``, are accepted.
+            Unknown keys, and values of another type than the field's, go into `extra`.
 
         Raises
         ------
@@ -156,10 +154,6 @@ class Provenance:
         if strange := [name for name in held if not isinstance(name, str)]:
             raise TypeError(f"source has the key {show(strange[0])}; expected names")
         rest = {name: copied(value) for name, value in held.items()}
-        if rest.get("pairing") in _PAIRINGS_FROM:
-            rest["pairing_from"] = rest.pop("pairing")
-        if rest.get("turned") in ("first", "last"):
-            rest["turns_last"] = rest.pop("turned") == "last"
         known = {name: rest.pop(name) for name, kinds in _KINDS.items() if isinstance(rest.get(name), kinds)}
         known |= {
             name: tuple(known[name])

@@ -334,7 +334,7 @@ class Rope:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.clear()  # what was prepared, too
-        self.__dict__.update(state, source=read_provenance(state["source"]))  # pickles of before hold a dict
+        self.__dict__.update(state, source=read_provenance(state["source"]))
         _seal(self.frequencies)
         results.register(Rope, "frequencies")
 

@@ -478,7 +478,7 @@ def test_inductor_without_warnings(name, dynamic, monkeypatch):
 
 
 X, WIDE = features(2, 4, 1, WIDTH), features(1, 3, 2, WIDTH + 4)
-LAST = rfrope.Rope(FREQUENCIES, source={"turned": "last"})
+LAST = rfrope.Rope(FREQUENCIES, source={"turns_last": True})
 ENLARGED = "do not broadcast.*layout='bthd' takes tokens before heads|the result would be"
 REFUSED = {  # the module, arguments, and words of the error
     "tokens": ({}, (features(2, 4, 5, WIDTH), features(2, 4, 3, WIDTH)), "q has 5 tokens, but k has 3, in layout"),

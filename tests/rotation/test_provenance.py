@@ -37,21 +37,6 @@ def test_what_is_not_known_is_left_out_and_zeros_are_kept():
     assert {"seed": 0}.items() <= FULL.to_dict().items()
 
 
-@pytest.mark.parametrize(
-    ("held", "name", "value"),
-    [
-        ({"pairing": "known"}, "pairing_from", "known"),  # as files had it before there was a record
-        ({"turned": "last"}, "turns_last", True),
-        ({"turned": "first"}, "turns_last", False),
-        ({"name": "vision_config"}, "name", "vision_config"),
-    ],
-)
-def test_dicts_of_earlier_versions_are_understood(held, name, value):
-    source = Provenance.from_dict(held)
-    assert getattr(source.model, name) == value
-    assert source.extra == {}
-
-
 @pytest.mark.parametrize("held", [{"pairing": "half"}, {"window": "wide"}, {"error": 3}, {"context": 8}, {"kernel": 2}])
 def test_other_keys_and_values_of_another_kind_are_kept(held):
     source = Provenance.from_dict(held)
@@ -68,13 +53,6 @@ def test_a_dict_and_a_record_are_copied():
     source = rfrope.Rope([1.0], source=held).source
     assert source.extra["deep"] == [1, {"a": 3}]
     assert source.extra["deep"][1] is not held["deep"][1]
-
-
-def test_a_state_with_a_dict_as_pickles_had_it():
-    rope, old = rfrope.Rope([1.0]), rfrope.Rope([2.0]).__getstate__()
-    rope.__setstate__(old | {"source": {"pairing": "assumed", "seed": 3}})
-    assert (rope.source.seed, rope.source.model.pairing_from) == (3, "assumed")
-    assert "(assumed)" in repr(rope)
 
 
 def test_no_two_records_share_what_can_be_written_to():

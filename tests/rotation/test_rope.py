@@ -247,7 +247,7 @@ def test_a_rope_that_turns_otherwise_is_refused(name):
     call, neighbours = CALLS[name], rfrope.Rope(OMEGA, pairing="interleaved")
     refused = {
         "pairing is 'half', but the Rope's is 'interleaved'": (neighbours, {}),
-        "pairing is 'interleaved', but the Rope's is 'half'": (rfrope.Rope(OMEGA, source={"pairing": "known"}),
+        "pairing is 'interleaved', but the Rope's is 'half'": (rfrope.Rope(OMEGA, source={"pairing_from": "known"}),
                                                                {"pairing": "interleaved"}),
         "the Rope's is None: neither is right for it; pass rope.frequencies": (rfrope.Rope(OMEGA, pairing=None), {}),
         r"the Rope has the attention factor 2\.0": (rfrope.Rope(OMEGA, attention_factor=2.0), {}),
@@ -276,7 +276,7 @@ def test_an_attention_factor_is_not_replaced(scale):
 
 
 def test_features_that_a_model_does_not_turn_are_refused():
-    rope = rfrope.Rope(OMEGA, source={"turned": "last"})
+    rope = rfrope.Rope(OMEGA, source={"turns_last": True})
     wide = np.ones((6, 12))
     calls = (rope.rotate, lambda x, at: rfrope.rotate(x, at, rope), lambda x, at: rfrope.scores(x, x, at, at, rope))
     for call in calls:
