@@ -14,8 +14,6 @@ from rfrope.data.model_types import read_table
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import ladder, rotated_width
 
-_SAYING = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
-
 # -- an engine that reads a config -------------------------------------------------------------------------------------
 
 
@@ -82,16 +80,6 @@ class ConfigRope:
         """True if the config gives an original context, in the dict or beside it."""
         key = "original_max_position_embeddings"
         return self.written.get(key, self.raw.get(key)) is not None
-
-    @cached_property
-    def is_bare(self) -> bool:
-        """True if the config has no key for its RoPE."""
-        return all([self.raw.get(key) is None for key in _SAYING])
-
-    @cached_property
-    def part(self) -> float:
-        """``partial_rotary_factor``, in the dict or beside it; classes of some model types ignore it."""
-        return float(self.values.get("partial_rotary_factor", 1.0))
 
     def ladder(self, part: float = 1.0, base: float | None = None) -> np.ndarray:
         """Return the ladder over a part of the head. Default: the config's base."""

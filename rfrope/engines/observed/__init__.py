@@ -43,6 +43,7 @@ from rfrope.scaling import registry, schemes
 _USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True, "mscale": None, "mscale_all_dim": None, "attn_factor": 1.0}
 _SCHEMES = {one.name: one for one in registry.records()}
 _SCALES = ("mscale", "mscale_all_dim")
+_SAYING = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
 _BESIDE = ("rope_theta", "partial_rotary_factor")
 _KEY = "original_max_position_embeddings"
 
@@ -106,7 +107,7 @@ def find_rule(held: Mapping[str, Any], config: ConfigRope, like: str = "") -> di
     if "alpha" in config.values:
         raise UnknownError(f"the scheme 'dynamic' with alpha {was}")
     form = "dict" if like or config.raw.get("rope_parameters") else "flat"
-    if not like and "bare" in family and config.is_bare:
+    if not like and "bare" in family and all([config.raw.get(key) is None for key in _SAYING]):
         form = "bare"
     found = _look_up(held, family, form, config)
     has_both = form == "dict" and not like and config.raw.get("rope_theta") is not None
@@ -184,7 +185,7 @@ def _read_values(rule: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
     if _KEY in sets and not has_original:
         values.pop(_KEY, None)
     read = config.rope.source.rope_parameters  # with the defaults of transformers
-    values = {"partial_rotary_factor": read.get("partial_rotary_factor", config.part), **sets, **values}
+    values = {"partial_rotary_factor": read.get("partial_rotary_factor", 1.0), **sets, **values}
     for key in _BESIDE:
         if key in sets:
             values[key] = sets[key]
