@@ -89,7 +89,7 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
     values = arguments.listed(name, values, "a sequence of positive numbers with sum 1")
     checked = tuple(arguments.positive(name, value) for value in values)
     total = math.fsum(checked)
-    spacing = max(spacing, *map(array.resolution, values))
+    spacing = max([spacing, *map(array.resolution, values)])
     if abs(total - 1.0) > min(0.01, (0.5 * len(checked) + 2.0) * spacing):
         raise ValueError(f"{name} is {show(list(checked))}, with sum {total}; expected sum 1 so that Phi(0) = 1")
     return checked if abs(total - 1.0) <= 2.0**-51 else tuple(value / total for value in checked)
