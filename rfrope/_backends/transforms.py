@@ -1,7 +1,6 @@
 """Plans of non-uniform fast Fourier transforms, what they would cost, and lengths of the chunks of an estimate.
 
-Nothing here transforms: backends for the CPU and for CUDA devices do, each at its own prices. Lags and frequencies are
-NumPy arrays.
+Nothing here transforms: the backend for the CPU does. Lags and frequencies are NumPy arrays.
 
 Chunks are merged in order, so their length enters the last bits of a result; it must not depend on threads or on what
 else the machine does. It does depend on where the work is done ("cpu", "cuda", or "" for the generic functions): what
@@ -237,16 +236,10 @@ def from_blocks(grid: Grid, n_lags: int, modes: Callable[[int, tuple[int, ...]],
     for axis in grid[1:]:
         column = column * axis.count + axis.index
     along = grid[0].index
-    ordered = all(
-        bool(np.all(after >= before)) for after, before in zip(parts(along[1:]), parts(along[:-1]), strict=True)
-    )
     for first in range(0, shape[0], length):
         here = min(length, shape[0] - first)
         block = modes(first, (here, *shape[1:])).reshape(here, rows)
-        if ordered:
-            chosen: Any = slice(*np.searchsorted(along, (first, first + here)).tolist())
-        else:
-            chosen = np.flatnonzero((along >= first) & (along < first + here))
+        chosen = np.flatnonzero((along >= first) & (along < first + here))
         sums[chosen] = block[along[chosen] - first, column[chosen]]
     return sums
 

@@ -130,7 +130,9 @@ class RotaryEmbedding(TurningModule):
         if self.start.pairing is None:
             raise ValueError("rope.pairing is None; expected 'half' or 'interleaved', as dataclasses.replace gives it")
         self.head_dim, self.layout = _read_head_dim(self.start, head_dim), choice("layout", layout, tuple(ORDERS))
-        self._turn = self._turn_of(self.start)
+        polar, pairing = self.start.polar, self.start.pairing
+        coming = MAGNITUDES if polar else pairing
+        self._turn = TurnOptions(coming, pairing, self.start.attention_factor, softplus=polar)
         self.learnable = read_learnable(learnable)
         self._law = learned_kernel(self.start) if "kernel" in self.learnable else None
         self._law_names = () if self._law is None else tuple(self._law.parameters)
@@ -158,19 +160,22 @@ class RotaryEmbedding(TurningModule):
         self._forget()
 
     def _read_rope(self, rope: Any) -> Rope:
-        """Return the Rope of a Rope, frequencies or a width."""
+        """Return the Rope of a Rope, frequencies or a width, of the kind that this module turns."""
+        polar = isinstance(self, PolarEmbedding)
         if isinstance(rope, int | np.integer):
-            if whole("rope", rope, 2) % 2:
+            each = 1 if polar else 2  # features of a frequency
+            if whole("rope", rope, each) % each:
                 raise ValueError(f"rope is {rope}; expected an even number of features, or a Rope or frequencies")
-            rope = geometric(int(rope) // 2)
-        rope = rope if isinstance(rope, Rope) else Rope(rope)
-        if rope.polar:
+            rope = geometric(int(rope) // each)
+        rope = rope if isinstance(rope, Rope) else Rope(rope, polar=polar)
+        if polar and not rope.polar:
+            raise ValueError(
+                "rope is not polar: it has one frequency per two features; expected one per feature, as from "
+                "rfrope.design(..., polar=True)"
+            )
+        if rope.polar and not polar:
             raise ValueError("rope is polar; expected rfrope.layers.torch.PolarEmbedding, or a Rope with polar=False")
         return rope
-
-    def _turn_of(self, rope: Rope) -> TurnOptions:
-        """Return how features of a Rope turn."""
-        return TurnOptions(rope.pairing or "", rope.pairing or "", rope.attention_factor)
 
     def forward(
         self,
@@ -214,8 +219,11 @@ class RotaryEmbedding(TurningModule):
         if k_positions is None and not self._learned:
             turn = self.turn_in_graph if torch.compiler.is_compiling() else self.turn_at_once
             turned = turn(x, y, positions, offset)
+        if turned is None and k_positions is None:
+            turned = self.turn_on_device(x, y, positions, offset)
         if turned is None:
-            turned = self.turn_checked(x, y, positions, offset, k_positions)
+            first, second = self.turn_checked((("q", x, False), ("k", y, True)), positions, offset, k_positions)
+            turned = first, second
         return turned if self.layout == "bhtd" else (self.exchanged(turned[0]), self.exchanged(turned[1]))
 
     def rotate(
@@ -246,9 +254,9 @@ class RotaryEmbedding(TurningModule):
         keys = flag("keys", keys)
         if self._fixed is not None and (fixed := self.find_fixed()) is not None:
             return fixed.rotate(x, positions, offset)
-        if self.layout == "bhtd":
-            return self.turn_alone(x, positions, offset, keys)
-        return self.exchanged(self.turn_alone(self.exchanged(x), positions, offset, keys))
+        x = x if self.layout == "bhtd" else self.exchanged(x)
+        (turned,) = self.turn_checked((("x", x, keys),), positions, offset)
+        return turned if self.layout == "bhtd" else self.exchanged(turned)
 
     def extra_repr(self) -> str:
         """Return the fields that the repr shows."""
@@ -411,20 +419,6 @@ class PolarEmbedding(RotaryEmbedding):
     def score_scale(self) -> float:
         """Return the scale to pass to attention."""
         return 1.0 / (_SPREAD * self._blocks**0.5)
-
-    def _read_rope(self, rope: Any) -> Rope:
-        if isinstance(rope, int | np.integer):
-            rope = geometric(whole("rope", rope, 1))
-        rope = rope if isinstance(rope, Rope) else Rope(rope, polar=True)
-        if not rope.polar:
-            raise ValueError(
-                "rope is not polar: it has one frequency per two features; expected one per feature, as from "
-                "rfrope.design(..., polar=True)"
-            )
-        return rope
-
-    def _turn_of(self, rope: Rope) -> TurnOptions:
-        return TurnOptions(MAGNITUDES, rope.pairing or "", rope.attention_factor, softplus=True)
 
     def _bounded(self, phases: Tensor) -> Tensor:
         return (_Bounded if torch.compiler.is_compiling() else _BoundedForward).apply(phases)

@@ -261,41 +261,30 @@ class TurningModule(LearningModule):
     # -- with all checks -----------------------------------------------------------------------------------------------
 
     def turn_checked(
-        self, q: Tensor, k: Tensor, positions: Any, offset: Any, k_positions: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Rotate with all checks."""
-        both = None if k_positions is not None else self.turn_on_device(q, k, positions, offset)
-        if both is not None:
-            return both
-        self._check("q", q)
-        self._check("k", k)
-        self._check_device("q", q, "k", k)
-        self._check_layout(q, k, k_positions is not None)
-        at = self._read("positions", q, positions, offset)
-        if k_positions is None:
-            first, second = self._turned(self._origin(offset), at, ("q", q, False), ("k", k, True))
-            return first, second
-        k_at = self._read("k_positions", k, k_positions, 0)
-        (first,) = self._turned(self._origin(offset), at, ("q", q, False))
-        (second,) = self._turned("k_positions", k_at, ("k", k, True))
-        return first, second
-
-    def turn_alone(self, x: Tensor, positions: Any, offset: Any, keys: bool) -> Tensor:
-        """Rotate queries or keys alone, with all checks."""
-        self._check("x", x)
-        if self._sets and x.shape[-3] % self._sets:
+        self, features: tuple[tuple[str, Tensor, bool], ...], positions: Any, offset: Any, k_positions: Any = None
+    ) -> list[Tensor]:
+        """Rotate queries and keys, or one of them, with all checks; each has a name, and says whether it is keys."""
+        for name, x, _ in features:
+            self._check(name, x)
+        (_, first, are_keys), *others = features
+        for _, k, _ in others:
+            self._check_device("q", first, "k", k)
+            self._check_layout(first, k, k_positions is not None)
+        if not others and self._sets and first.shape[-3] % self._sets:
             raise ValueError(
-                f"the Rope has {self._sets} sets of frequencies, but x has {x.shape[-3]} heads in layout "
+                f"the Rope has {self._sets} sets of frequencies, but x has {first.shape[-3]} heads in layout "
                 f"{self.layout!r}; expected a multiple of {self._sets}"
             )
-        if keys and self._bias_heads not in (None, x.shape[-3]):
-            raise ValueError(f"heads is {self._bias_heads}, but x has {x.shape[-3]} heads of keys; expected the same")
-        (turned,) = self._turned(self._origin(offset), self._read("positions", x, positions, offset), ("x", x, keys))
-        return turned
-
-    def _origin(self, offset: Any) -> str:
-        """Return the names of the arguments that give positions, for errors; a plain offset changes no shape."""
-        return "positions" if type(offset) is int else "positions and offset"
+        if are_keys and self._bias_heads not in (None, first.shape[-3]):
+            raise ValueError(
+                f"heads is {self._bias_heads}, but x has {first.shape[-3]} heads of keys; expected the same"
+            )
+        origin = "positions" if type(offset) is int else "positions and offset"  # a plain offset changes no shape
+        at = self._read("positions", first, positions, offset)
+        if k_positions is None:
+            return self._turned(origin, at, *features)
+        k_at = self._read("k_positions", features[1][1], k_positions, 0)
+        return [*self._turned(origin, at, features[0]), *self._turned("k_positions", k_at, features[1])]
 
     def _check(self, name: str, x: Tensor) -> None:
         """Refuse anything but features, in layout bhtd, of the heads of this module."""

@@ -72,15 +72,6 @@ def test_draws_of_laws_that_no_kernel_knows_come_from_the_host(options):
             np.testing.assert_allclose(getattr(found, name).get(), wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_arrays_on_two_devices_are_named():
-    with standing_in():
-        x = on_device(X.copy())
-        with Device(1):
-            positions = on_device(TOKENS.copy())
-        with pytest.raises(ValueError, match=r"x is on device .* but positions is on"):
-            rfrope.rotate(x, positions, OMEGA)
-
-
 def test_threads_of_an_executor_work_on_the_device_of_the_arrays():
     options = {"kernel": "gaussian(scale=4)", "rng": 3, "n_samples": 704}
     wanted = rfrope.estimate_kernel(LAGS, **options).value

@@ -98,12 +98,6 @@ def test_arrays_of_cupy_are_recognised(cupy_array):
     assert array.all_within(x, 1.0, array.namespace(x=x))
 
 
-def test_what_cuda_kernels_may_touch(second):
-    torch = library("torch").module
-    for other in (np.ones(3), second([1.0]), torch.ones(3), torch.ones(3, device="meta")):
-        assert dispatch.place_of((None, 1.0, other)) != "cuda"
-
-
 def test_memory_of_cupys_arrays_is_compared(cupy_array):
     import cupy
 

@@ -451,17 +451,6 @@ def test_a_compiled_step_on_a_device_has_no_float64_and_no_library_cosine(name):
     assert not [one for one in seen[last:] if "bitwise_and" in one or "aten.abs" in one]
 
 
-def test_which_step_is_compiled(monkeypatch):
-    """By torch's operators, but by ours where features are float64."""
-    module, called = RotaryEmbedding(OMEGA), []
-    monkeypatch.setattr(module, "_cos_sin_by_words", lambda at: called.append(at.device.type) or (None, None))
-    monkeypatch.setattr(module, "_turn_both_by_rows", lambda *_: None)
-    for device, dtype in (("cpu", torch.float32), ("meta", torch.float32), ("meta", torch.float64)):
-        q = torch.empty(1, 2, 1, WIDTH, device=device, dtype=dtype)
-        module.turn_in_graph(q, q, None, 3)
-    assert called == ["cpu", "meta"]
-
-
 # -- safe to capture ---------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-// The estimators on a CUDA device: uniforms, frequencies, and the moments of scores over random frequencies.
+// The estimators on a CUDA device: frequencies, and the moments of scores over random frequencies.
 //
 // A thread works on whole trials, one after the other: it draws the frequencies of two blocks at a time, for both are
 // of one call of Philox, and adds what they give to the scores of a tile of rows, which are LAGS lags at PAIRS pairs of
@@ -134,39 +134,27 @@ INLINE Pair frequency(const Transport& from, const Table& table, uint64 pair, in
 
 struct Draws {
     Transport from;
-    Place out;                       // (streams, count, columns), or (count, axes)
-    uint64 start, stream;
-    int64 count, columns, pairs, threads;
+    Place out;  // (count, axes)
+    uint64 start;
+    int64 count, pairs;
 };
 
 // Two numbers of a pair of draws, one or both of which were asked for
-INLINE void put_pair(const Draws& plan, int64 row, int64 pair, int64 column, int64 columns, Pair values) {
+INLINE void put_pair(const Draws& plan, int64 pair, int axis, Pair values) {
     const int64 at = 2 * pair - static_cast<int64>(plan.start & 1);
-    Place out = plan.out + 8 * ((row * plan.count + at) * columns + column);
+    Place out = plan.out + 8 * (at * plan.from.axes + axis);
     if (at >= 0) put(out, values.even);
-    if (at + 1 < plan.count) put(out + 8 * columns, values.odd);
-}
-
-__global__ void __launch_bounds__(THREADS) uniforms(const __grid_constant__ Draws plan) {
-    const int64 index = static_cast<int64>(blockIdx.x) * THREADS + threadIdx.x;
-    if (index >= plan.threads) return;
-    const int64 column = index % plan.columns, pair = index / plan.columns % plan.pairs;
-    const int64 row = index / plan.columns / plan.pairs;
-    const uint64 number = (plan.start >> 1) + static_cast<uint64>(pair);
-    const uint32 stream = static_cast<uint32>(plan.stream) + static_cast<uint32>(row);
-    put_pair(plan, row, pair, column, plan.columns, drawn(plan.from, number, static_cast<int>(column), stream));
+    if (at + 1 < plan.count) put(out + 8 * plan.from.axes, values.odd);
 }
 
 template <int LAW>
 __global__ void __launch_bounds__(THREADS) frequencies(const __grid_constant__ Draws plan) {
     const int64 pair = static_cast<int64>(blockIdx.x) * THREADS + threadIdx.x;
-    if (pair >= plan.threads) return;
+    if (pair >= plan.pairs) return;
     const uint64 number = (plan.start >> 1) + static_cast<uint64>(pair);
-    const uint32 stream = static_cast<uint32>(plan.stream);
-    const Pair radii = drawn_radius(plan.from, number, stream);
+    const Pair radii = drawn_radius(plan.from, number, 0);
     for (int axis = 0; axis < static_cast<int>(plan.from.axes); ++axis) {
-        const Pair w = frequency<LAW>(plan.from, Far{plan.from.table}, number, axis, stream, radii);
-        put_pair(plan, 0, pair, axis, plan.from.axes, w);
+        put_pair(plan, pair, axis, frequency<LAW>(plan.from, Far{plan.from.table}, number, axis, 0, radii));
     }
 }
 

@@ -1,9 +1,9 @@
 """Sums of the score estimator, and draws of a kernel, for arrays on a CUDA device.
 
 A kernel that states its law as data (see `quantiles`) is drawn on the device, bit for bit as the loops draw it. One
-that states none is drawn by its own NumPy code: its uniforms travel to the host and its frequencies back, chunk by
-chunk. Nothing else waits for the device, but the first use of a law, whose tables are put there and kept: plans depend
-on shapes and strides alone, and so do the lengths of all sums, which are the same on every device.
+that states none is drawn on the host, by its own NumPy code, chunk by chunk. Nothing else waits for the device, but the
+first use of a law, whose tables are put there and kept: plans depend on shapes and strides alone, and so do the lengths
+of all sums, which are the same on every device.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import numpy as np
 
 from rfrope._backends import layout
 from rfrope._backends.cuda import device
-from rfrope._core import array, quantiles
+from rfrope._core import array, quantiles, random
 from rfrope._core.array import Array
+from rfrope._core.dispatch import CUDA, DISPATCHED
 
 Key = tuple[int, int]
 
@@ -35,7 +36,6 @@ _MOST_BLOCKS = 2**30  # in a launch
 KERNELS = (
     *(f"score_sums<{law}, {lags}, {pairs}>" for law in (*_LAWS.values(), "GIVEN") for lags, pairs in _TILES),
     *(f"frequencies<{law}>" for law in _LAWS.values()),
-    "uniforms",
     "lay_out",
     "merge_parts",
 )
@@ -45,8 +45,7 @@ TRANSPORT = np.dtype(
     + [("parameter", np.float64), ("key_0", np.uint64), ("key_1", np.uint64), ("axes", np.int64)]
 )
 DRAWS = np.dtype(
-    [("from", TRANSPORT), ("out", np.int64), ("start", np.uint64), ("stream", np.uint64)]
-    + [(name, np.int64) for name in ("count", "columns", "pairs", "threads")]
+    [("from", TRANSPORT), ("out", np.int64), ("start", np.uint64), ("count", np.int64), ("pairs", np.int64)]
 )
 SCORES = np.dtype(
     [("from", TRANSPORT)]
@@ -87,12 +86,12 @@ def drawn(kernel: Any, key: Key, start: int, length: int, like: Array) -> Array:
     with device.place(like):
         law = _law(kernel, key, like, xp)
         if law is None:
-            omega = kernel.transport(_uniforms(key, start, length, kernel.n_columns, 0, 1, like, xp))
-            return xp.reshape(omega, (length, kernel.ndim))
+            return DISPATCHED[*CUDA.estimators, "drawn"].generic(kernel, key, start, length, like)
         omega = array.empty((length, kernel.ndim), like, xp)
-        plan = _draws(law.plan, omega, start, length, kernel.ndim, 0)
-        plan["threads"] = plan["pairs"]
-        device.launch("estimators", f"frequencies<{law.name}>", _blocks(plan["threads"]), _THREADS, plan)
+        plan = np.zeros((), DRAWS)
+        plan["from"], plan["out"], plan["start"] = law.plan, device.address(device.view(omega)), start
+        plan["count"], plan["pairs"] = length, (start + length + 1) // 2 - start // 2 if length else 0
+        device.launch("estimators", f"frequencies<{law.name}>", _blocks(plan["pairs"]), _THREADS, plan)
         array.library(omega).mark_modified(omega)
         return omega
 
@@ -152,32 +151,10 @@ def _even(n: int) -> int:
     return n + n % 2
 
 
-def _draws(law: np.ndarray, out: Array, start: int, length: int, columns: int, stream: int) -> np.ndarray:
-    plan = np.zeros((), DRAWS)
-    plan["from"], plan["out"], plan["start"], plan["stream"] = law, device.address(device.view(out)), start, stream
-    plan["count"], plan["columns"] = length, columns
-    plan["pairs"] = (start + length + 1) // 2 - start // 2 if length else 0
-    return plan
-
-
-def _uniforms(
-    key: Key, start: int, length: int, columns: int, stream: int, streams: int, like: Array, xp: ModuleType
-) -> Array:
-    """Uniforms of `rfrope._core.random.uniforms`, on the device of an array."""
-    u = array.empty((streams, length, columns), like, xp)
-    law = np.zeros((), TRANSPORT)
-    law["key_0"], law["key_1"] = key
-    plan = _draws(law, u, start, length, columns, stream)
-    plan["threads"] = streams * columns * int(plan["pairs"])
-    device.launch("estimators", "uniforms", _blocks(plan["threads"]), _THREADS, plan)
-    array.library(u).mark_modified(u)
-    return u
-
-
 def _transported(kernel: Any, key: Key, blocks: int, start: int, length: int, like: Array, xp: ModuleType) -> Any:
     """Frequencies (trials, blocks, axes) by the kernel's own transport, on the host."""
-    omega = kernel.transport(_uniforms(key, 0, blocks, kernel.n_columns, start, length, like, xp))
-    return device.view(xp.reshape(omega, (length, blocks, kernel.ndim)))
+    omega = kernel.transport(random.uniforms(key, 0, blocks, kernel.n_columns, stream=start, streams=length))
+    return device.view(array.from_host(omega.reshape(length, blocks, kernel.ndim), xp, device=array.device(like)))
 
 
 def _blocks(threads: Any) -> int:
