@@ -83,13 +83,15 @@ class Tuning(Result):
         For few documents, the 95 % quantile of Student's t is used where it is larger than two. A loss that is not
         finite is "worse", or "better" if only the method's is not.
         """
+        from scipy import special
+
         own, others = (np.isfinite(self.losses[name][part]) for name in (_LEARNED, method))
         if not own.all():
             return "worse"
         if not others.all():
             return "better"
-        mean, error = self.difference(method, part)
-        if not math.isfinite(error) or abs(mean) <= _reach(own.size) * error or mean == 0.0:
+        mean, error = self.difference(method, part)  # the error of one document is NaN
+        if mean == 0.0 or not abs(mean) > max(2.0, float(special.stdtrit(own.size - 1, 0.975))) * error:
             return "even"
         return "better" if mean < 0.0 else "worse"
 
@@ -121,11 +123,11 @@ class Tuning(Result):
         """Return plain numbers, strings and lists for JSON, with None for NaN."""
         ropes = self.rope if isinstance(self.rope, tuple) else (self.rope,)
         losses = {
-            method: {
-                part: dict(zip(("documents", "mean", "stderr"), (values, *_mean(values)), strict=True))
+            name: {
+                part: {"documents": values, "mean": self.mean(name, part)[0], "stderr": self.mean(name, part)[1]}
                 for part, values in parts.items()
             }
-            for method, parts in self.losses.items()
+            for name, parts in self.losses.items()
         }
         kinds = {name: {part: self.verdict(name, part) for part in self.parts} for name in losses if name != _LEARNED}
         told = [
@@ -153,13 +155,6 @@ def _mean(values: np.ndarray) -> tuple[float, float]:
     with np.errstate(invalid="ignore", over="ignore"):
         error = float(np.std(values, ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.nan
         return float(np.mean(values)), error
-
-
-def _reach(documents: int) -> float:
-    """Return how many standard errors a difference must exceed, for a number of documents."""
-    from scipy import special
-
-    return max(2.0, float(special.stdtrit(documents - 1, 0.975))) if documents > 1 else math.inf
 
 
 def _stated(mean: float, error: float, sign: str = "") -> str:

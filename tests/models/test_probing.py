@@ -497,11 +497,6 @@ def tiny():
 
 
 FEW = {"num_hidden_layers": 4}
-LATENT = {
-    **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "kv_lora_rank": 16, "q_lora_rank": 16},
-    **{"head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
-    **{"first_k_dense_replace": 1, "moe_intermediate_size": 16, "num_key_value_heads": 4},
-}
 # by model type: options, and what its layers do
 MODELS = {name: told for name, *told in rows("models/probing.json", "models")}
 pytestmark = WARNINGS
@@ -583,7 +578,9 @@ def test_what_reaches_attention(tiny, name, monkeypatch):
 def test_the_softmax_scale(tiny):
     """As sglang#33558, where mscale was squared a second time."""
     scaling = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 1024, "rope_theta": 1e4}
-    made = tiny.made("deepseek_v3", **LATENT, rope_parameters=scaling | {"mscale": 1.0, "mscale_all_dim": 1.0})
+    made = tiny.made(
+        "deepseek_v3", **MODELS["deepseek_v3"][0], rope_parameters=scaling | {"mscale": 1.0, "mscale_all_dim": 1.0}
+    )
     assert models.probe(made).passed
     mscale, layer = 0.1 * math.log(40.0) + 1.0, made.model.layers[1].self_attn
     meant = 24**-0.5 * mscale**2

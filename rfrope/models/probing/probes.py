@@ -146,14 +146,11 @@ class Probe(Result):
             If nothing rotates, rotated features are not pairs or not the first ones of a head, or the rotation
             differs between heads or between queries and keys.
         """
-        for one in self.rotations:
-            if one.pairing in ("half", "interleaved") and np.all(np.isfinite(one.frequencies)):
-                return self._make(one)
-        raise ValueError("no layer turns pairs of features, so there is no Rope; read findings instead")
-
-    def _make(self, one: Rotation) -> Rope:
+        one = next((one for one in self.rotations if one.pairing in ("half", "interleaved")), None)
+        if one is None:
+            raise ValueError("no layer turns pairs of features, so there is no Rope; read findings instead")
         reasons = {
-            "some values turn into NaN": not one.attention_factor,
+            "some values turn into NaN": not (one.attention_factor and np.all(np.isfinite(one.frequencies))),
             f"features from {one.first} on turn": one.first > 0,
             "not all heads turn": not all(all(turning) for turning in one.turning_heads.values()),
             "heads, or queries and keys, turn by different frequencies": one.sets_differ,
@@ -268,7 +265,8 @@ def probe(
     if hasattr(apply, "named_modules") and expected is None:
         expected = getattr(apply, "config", None)
     meant = () if expected is None else _read_meant(expected)
-    length = _choose_context(context, meant)
+    contexts = [one.context for one in meant if isinstance(one.context, int)] or [_CONTEXT]
+    length = max(2, min(_LARGEST, *contexts)) if context is None else whole("context", context, 2, _LARGEST)
     if is_config(expected):
         meant = _read_meant(expected, length)
     if hasattr(apply, "named_modules"):
@@ -323,10 +321,3 @@ def _read_meant(expected: Any, length: int | None = None) -> tuple[Rope, ...]:
         else one
         for one in text or found
     )
-
-
-def _choose_context(context: int | None, meant: tuple[Rope, ...]) -> int:
-    if context is not None:
-        return whole("context", context, 2, _LARGEST)
-    known = [one.context for one in meant if isinstance(one.context, int)]
-    return max(2, min(_LARGEST, *known)) if known else _CONTEXT
