@@ -106,8 +106,8 @@ def rotate_polar(
     pairings = (pairing, MAGNITUDES) if inverse is True else (MAGNITUDES, pairing)
     turn = *pairings, scale, inverse, softplus
     if type(magnitudes) is np.ndarray or libraries.may_reach_loops(magnitudes):
-        at_once = turning.load_fast_path()
-        turned = at_once and at_once("polar", magnitudes, positions, frequencies, shift, turn, out)
+        dense = turning.load_fast_path()
+        turned = dense and dense.turned_at_once("polar", magnitudes, positions, frequencies, shift, turn, out)
         if turned is not None:
             return turned
     return _read_and_rotated(magnitudes, positions, frequencies, shift, pairing, softplus, scale, inverse, out)

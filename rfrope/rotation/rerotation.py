@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, dispatch, libraries
+from rfrope._core import angles, array, blocks, libraries
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 from rfrope._core.lazy import JAX
+from rfrope.rotation import turning
 from rfrope.rotation.rope import Rope, pairing_for, turned_by_rope
 from rfrope.rotation.turning import rotate
 
@@ -191,15 +191,9 @@ def _relocated_at_once(k: Any, old: Any, new: Any, rope: Any, out: Any) -> Any:
     """Move small dense keys by whole positions in one pass; return None where all checks are needed."""
     if not (type(k) is np.ndarray or libraries.may_reach_loops(k)) or not isinstance(rope, Rope) or rope.polar:
         return None
-    backend = _load_differences()
-    moved = None if backend is None else backend.subtract_positions(k, new, old)
+    dense = turning.load_fast_path()
+    moved = dense and dense.subtract_positions(k, new, old)
     return None if moved is None else turned_by_rope(rope, "_flat_move", k, moved, False, out)
-
-
-@cache
-def _load_differences() -> Any:
-    """Return the backend that subtracts whole positions, or None."""
-    return dispatch.find(dispatch.CPU_DENSE)
 
 
 def _check_differences(new: Array, old: Array) -> None:

@@ -360,9 +360,9 @@ def turned_by_rope(rope: Rope, name: str, x: Any, positions: Any, inverse: Any, 
     """
     if not (type(x) is np.ndarray or libraries.may_reach_loops(x)):
         return None
-    held, at_once = rope._held(), turning.load_fast_path()
+    held, dense = rope._held(), turning.load_fast_path()
     kept = held[name] if name in held else held.setdefault(name, _prepare_flat_pass(rope, name))
-    if kept is None or at_once is None:
+    if kept is None or dense is None:
         return None
     kind, read, pairings, factor, widths, again, last = kept
     if type(x) is np.ndarray and (turned := again(x, positions, inverse, out, last[0])) is not None:
@@ -370,7 +370,7 @@ def turned_by_rope(rope: Rope, name: str, x: Any, positions: Any, inverse: Any, 
     if widths is not None and x.shape[-1:] not in widths:
         return None
     turn = *(pairings[::-1] if inverse is True else pairings), factor, inverse, False
-    return at_once(kind, x, positions, read, None, turn, out, last)
+    return dense.turned_at_once(kind, x, positions, read, None, turn, out, last)
 
 
 def _prepare_flat_pass(rope: Rope, name: str) -> Any:

@@ -190,11 +190,11 @@ def rotate(
     turn = pairing, pairing if out_pairing is None else out_pairing, scale, inverse, False
     turned = None
     if type(x) is np.ndarray or libraries.may_reach_loops(x):
-        at_once = load_fast_path()
-        turned = at_once and at_once("positions", x, positions, frequencies, shift, turn, out)
-        if turned is None and at_once and shift is out is None and getattr(x, "requires_grad", False) and x.is_cpu:
+        dense = load_fast_path()
+        turned = dense and dense.turned_at_once("positions", x, positions, frequencies, shift, turn, out)
+        if turned is None and dense and shift is out is None and getattr(x, "requires_grad", False) and x.is_cpu:
             recording = dispatch.find(TORCH_RECORDING)
-            turned = recording and recording.rotated(at_once, rotate, x, positions, frequencies, turn)
+            turned = recording and recording.rotated(dense.turned_at_once, rotate, x, positions, frequencies, turn)
     elif shift is None and (at_once := pass_on_device(x)):
         turned = at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
     if turned is not None:
@@ -263,8 +263,8 @@ def rotate_by_phases(
     """
     turn = pairing, pairing if out_pairing is None else out_pairing, scale, inverse, False
     if type(x) is np.ndarray or libraries.may_reach_loops(x):
-        at_once = load_fast_path()
-        turned = at_once and at_once("phases", x, phases, None, None, turn, out)
+        dense = load_fast_path()
+        turned = dense and dense.turned_at_once("phases", x, phases, None, None, turn, out)
         if turned is not None:
             return turned
     return _read_and_rotated_by_phases(x, phases, scale, (pairing, out_pairing), inverse, out)
@@ -325,8 +325,8 @@ def rotate_by_table(
     """
     turn = pairing, pairing if out_pairing is None else out_pairing, 1.0, False, False
     if type(x) is np.ndarray or libraries.may_reach_loops(x):
-        at_once = load_fast_path()
-        turned = at_once and at_once("table", x, cos, sin, None, turn, out)
+        dense = load_fast_path()
+        turned = dense and dense.turned_at_once("table", x, cos, sin, None, turn, out)
         if turned is not None:
             return turned
     return _read_and_rotated_by_table(x, cos, sin, (pairing, out_pairing), out)
@@ -514,9 +514,8 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 
 @cache
 def load_fast_path() -> Any:
-    """Return the backend's function that checks and rotates small dense CPU arrays in one pass, or None."""
-    backend = dispatch.find(CPU_DENSE)
-    return None if backend is None else backend.turned_at_once
+    """Return the backend that checks and rotates small dense CPU arrays in one pass, or None."""
+    return dispatch.find(CPU_DENSE)
 
 
 def checked_scale(

@@ -19,7 +19,7 @@ import torch
 from rfrope._core import array, dispatch
 from rfrope.layers.launching import LaunchingModule
 from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
-from rfrope.rotation import rerotation, turning
+from rfrope.rotation import turning
 
 ROPE = rfrope.Rope(rfrope.geometric(4))
 ERROR = 6e-7
@@ -182,7 +182,6 @@ def narrow(monkeypatch):
     monkeypatch.setattr(dispatch, "find", lambda backend: None if backend.place == "cpu" else find(backend))
     monkeypatch.setattr(dispatch, "_FOUND", {})
     monkeypatch.setattr(turning, "load_fast_path", lambda: None)
-    monkeypatch.setattr(rerotation, "_load_differences", lambda: None)  # it remembers what it found
     monkeypatch.setattr(LaunchingModule, "_moved", lambda self, name, device: self._copied(name, device))
     return triton_device.recorded(monkeypatch)
 

@@ -10,7 +10,7 @@ from conftest import library
 
 import rfrope
 from rfrope._core import array, dispatch, libraries
-from rfrope.rotation import rerotation, turning
+from rfrope.rotation import turning
 
 torch = library("torch").module
 CALLS = calls.CALLS | calls.FROM_HOST | calls.TO_HOST
@@ -49,7 +49,6 @@ def without_float64(request, monkeypatch):
     monkeypatch.setattr(dispatch, "find", lambda backend: find(backend) if backend.place == "torch" else None)
     monkeypatch.setattr(dispatch, "_FOUND", {})
     monkeypatch.setattr(turning, "load_fast_path", lambda: None)
-    monkeypatch.setattr(rerotation, "_load_differences", lambda: None)  # it remembers what it found
     monkeypatch.setattr(libraries.TORCH, "wraps_words", lambda device: request.param == "xpu")
     with WithoutFloat64():
         yield request.param

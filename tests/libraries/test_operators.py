@@ -17,7 +17,7 @@ from conftest import library
 import rfrope
 from rfrope._core import array, blocks, dispatch, libraries, turns
 from rfrope._core.angles import Angles
-from rfrope.rotation import rerotation, turning
+from rfrope.rotation import turning
 
 torch = library("torch").module
 from replay import Watching, check_replay  # noqa: E402
@@ -283,7 +283,6 @@ def without_loops(monkeypatch):
     monkeypatch.setattr(dispatch, "find", lambda backend: real(backend) if backend.place == "torch" else None)
     monkeypatch.setattr(dispatch, "_FOUND", {})
     monkeypatch.setattr(turning, "load_fast_path", lambda: None)
-    monkeypatch.setattr(rerotation, "_load_differences", lambda: None)  # it remembers what it found
     monkeypatch.setattr(layers, "_RECORDING", None)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from rfrope._backends.cuda import device
 from rfrope._core import dispatch
-from rfrope.rotation import rerotation, turning
+from rfrope.rotation import turning
 
 COMPILER = shutil.which("g++")
 NO_COMPILER = "the kernels' text is run on the CPU by g++, which is missing"
@@ -125,7 +125,6 @@ def emulation(*, backward: bool = False) -> Iterator[list[str]]:
         patch.setattr(dispatch, "load", load_for_cuda)
         patch.setattr(dispatch, "_FOUND", {})
         patch.setattr(turning, "load_fast_path", lambda: None)
-        patch.setattr(rerotation, "_load_differences", lambda: None)
         patch.setattr(device, "check", lambda: None)
         patch.setattr(device, "_evict", lambda: None)
         patch.setattr(device, "space", lambda: np)

@@ -1,6 +1,7 @@
 """Calls of the rotation as data: any shapes, strides, types and pairings, held against the generic function."""
 
 import contextlib
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import rfrope
 from rfrope._core import dispatch
-from rfrope.rotation import rerotation, turning
+from rfrope.rotation import turning
 
 PAIRINGS = ("half", "interleaved")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -33,7 +34,6 @@ def without_backends():
         patch.setattr(dispatch, "load", load)
         patch.setattr(dispatch, "backend_function", lambda function, place: None)
         patch.setattr(turning, "load_fast_path", lambda: None)
-        patch.setattr(rerotation, "_load_differences", lambda: None)  # it remembers what it found
         yield
 
 
@@ -44,7 +44,7 @@ def watched(*, without: tuple[str, ...] = ()):
     That is a backend's function by its name ("recorded" before that of an operator of torch), or "at once".
     """
     names: list[str] = []
-    find, at_once = dispatch.backend_function, turning.load_fast_path()
+    find, dense = dispatch.backend_function, turning.load_fast_path()
 
     def noting(function, place):
         bare = function.name
@@ -62,7 +62,8 @@ def watched(*, without: tuple[str, ...] = ()):
         if "at once" in without:
             patch.setattr(turning, "load_fast_path", lambda: None)
         else:
-            patch.setattr(turning, "load_fast_path", lambda: lambda *a: noted("at once", at_once(*a)))
+            own = {"turned_at_once": lambda *a: noted("at once", dense.turned_at_once(*a))}
+            patch.setattr(turning, "load_fast_path", lambda: dense and types.SimpleNamespace(**vars(dense) | own))
         yield names
 
 
