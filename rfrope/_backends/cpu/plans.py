@@ -106,7 +106,8 @@ def plan_of(
     is_polar = MAGNITUDES in (pairing, out_pairing)
     rest = x[0][-1] - width_of(pairing) * blocks
     x = x if x[1] is not None else (x[0], layout.dense(x[0], size))
-    leading = np.broadcast_shapes(x[0][:-1], *[row[0] for row in operands.rows])
+    shapes, _, _ = zip(*operands.rows, strict=True)
+    leading = np.broadcast_shapes(x[0][:-1], *shapes)
     shape = (*leading, rest + width_of(out_pairing) * blocks)
     y = layout.dense(shape, size) if y is None else y
     elements = math.prod(shape)
