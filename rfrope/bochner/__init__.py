@@ -8,8 +8,9 @@ Its Phi is the cosine transform of the table; draws come from the inverse distri
 from rfrope.bochner.data import from_autocorrelation, from_series
 from rfrope.bochner.densities import from_density
 from rfrope.bochner.functions import from_function, nearest
+from rfrope.bochner.refusals import NotPositiveDefiniteError, UndecidedError
 from rfrope.bochner.tabulated import Certificate
-from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
+from rfrope.bochner.witnesses import Witness
 
 __all__ = [
     "Certificate", "NotPositiveDefiniteError", "UndecidedError", "Witness", "from_autocorrelation", "from_density",

@@ -11,10 +11,10 @@ from numpy.polynomial import legendre
 
 from rfrope._core.arguments import finite, flag, listed, show
 from rfrope.bochner import inversion
-from rfrope.bochner.piecewise import LAST, LOOSER, NODES, TO_SERIES, WEIGHTS, Function, Judgement, Level, Pieces, refine
+from rfrope.bochner.piecewise import WEIGHTS, Function, Pieces, build
 from rfrope.bochner.reading import check_even, check_values
-from rfrope.bochner.tabulated import MEASURES, Certificate, Measure, read_measure, resolve_to_a_floor, tabulate
-from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError
+from rfrope.bochner.refusals import NotPositiveDefiniteError, UndecidedError
+from rfrope.bochner.tabulated import FLOOR, MEASURES, Certificate, Measure, read_measure, tabulate
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import positive
 
@@ -26,15 +26,10 @@ _POINTS = 2**16  # at which a density is looked at within its table
 _FEWEST = 32  # how many of these on each panel
 _OCTAVES = 24.0  # above the table, and towards 0, that are looked at
 _POINTS_EACH = 512  # in each
-_CUSP = 2.0**-500  # end of the panel at 0 that may hold a cusp, as a part of the first edge
 _OVERLOOKED = 1e-13  # mass between two points, from which on the table lacks something
 _RELATIVE = 1e-8  # part of the density: so much may be rounding
 _LOOKS = 4
 _ROUNDING = 2.0**-52  # part of a panel's mass, and of all
-_STAYS = (0.7, 1.4)  # fractions of a difference that may remain, or appear, ever closer to a jump
-_ALONE = 2.0  # times the next largest difference, from which on one may be of a jump
-_LEAST = 2.0**-50  # width of a panel, as a part of where it ends
-_MOST_BISECTIONS = 200
 
 
 def from_density(
@@ -121,7 +116,7 @@ def from_density(
     _check_nonnegative(law.pieces, seen, measure)
     error = error / mass if mass > 0.0 else 0.0  # what was met may be less than the table resolves
     error, mass = error + _ROUNDING * (law.pieces.halves.size + 4), mass / seen.factor
-    count = seen.since()[0].size
+    count = seen.all()[0].size
     if error > _MASS:
         raise UndecidedError(
             f"density is too rough to resolve: it integrates to {mass:.9g} ± {error * mass:.2g}",
@@ -174,26 +169,22 @@ def _resolve(
     law: Seen, measure: Measure, edges: np.ndarray, expected: float, *, endless: bool, beyond: bool
 ) -> tuple[inversion.Spectrum, float]:
     """The table of a law, its tail, and the integral of its error as seen at many more points."""
-    first, budget = float(edges[1]), MEASURES[1].panels + edges.size
+    budget = MEASURES[1].panels + edges.size
 
-    def make(floor: float) -> tuple[inversion.Spectrum, float]:
-        def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-            return floor / (half * centre**measure.moment)
+    def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
+        return FLOOR / (half * centre**measure.moment)
 
-        places = edges
-        for _ in range(_LOOKS):
-            pieces = resolve(law, places, level, tolerance=1e-13, budget=budget, least=_CUSP * first)
-            found = inversion.Spectrum(pieces, float(places[-1]), math.inf, 0.0, 1.0)
-            if endless:
-                found = inversion.continue_tail(pieces, lambda w: np.full(w.shape, 1e-290), measure, expected)
-            missed, error = _overlooked(law, found.pieces, found.start, measure, beyond=beyond)
-            if not missed.size or np.array_equal(found.pieces.edges, places):  # what differs is less than `level`
-                break
-            above, known = max(0, math.ceil(math.log2(float(missed[-1]) / found.start))), found.pieces.edges
-            places = np.append(known[known < found.start], found.start * 2.0 ** np.arange(above + 1.0))
-        return found, error
-
-    return resolve_to_a_floor(make, "density", budget)
+    for _ in range(_LOOKS):
+        pieces = build(law, edges, level, tolerance=1e-13, budget=budget, seen=law.all(), what="density")
+        found = inversion.Spectrum(pieces, float(edges[-1]), math.inf, 0.0, 1.0)
+        if endless:
+            found = inversion.continue_tail(pieces, lambda w: np.full(w.shape, 1e-290), measure, expected)
+        missed, error = _overlooked(law, found.pieces, found.start, measure, beyond=beyond)
+        if not missed.size or np.array_equal(found.pieces.edges, edges):  # what differs is less than `level`
+            break
+        above, known = max(0, math.ceil(math.log2(float(missed[-1]) / found.start))), found.pieces.edges
+        edges = np.append(known[known < found.start], found.start * 2.0 ** np.arange(above + 1.0))
+    return found, error
 
 
 def _overlooked(law: Seen, pieces: Pieces, end: float, measure: Measure, *, beyond: bool) -> tuple[np.ndarray, float]:
@@ -219,7 +210,7 @@ def _place_evenly(centres: np.ndarray, halves: np.ndarray, each: int) -> tuple[n
 
 
 def _check_nonnegative(pieces: Pieces, law: Seen, measure: Measure) -> None:
-    w, found = law.since()
+    w, found = law.all()
     at = int(np.argmin(found))
     if found[at] >= -_NEGATIVE * float(np.max(np.abs(pieces.values))):
         return
@@ -231,9 +222,6 @@ def _check_nonnegative(pieces: Pieces, law: Seen, measure: Measure) -> None:
         density=density,
         negative_mass=float(np.sum(weight * np.maximum(-pieces.values, 0.0))) / law.factor,
     )
-
-
-# -- panels that agree with what was seen ------------------------------------------------------------------------------
 
 
 class Seen:
@@ -250,86 +238,6 @@ class Seen:
         self._values.append(self._function(x))
         return self.factor * self._values[-1]
 
-    @property
-    def calls(self) -> int:
-        """Number of calls so far."""
-        return len(self._points)
-
-    def since(self, calls: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Return points and values of all calls but the first few."""
-        return np.concatenate(self._points[calls:]), self.factor * np.concatenate(self._values[calls:])
-
-
-def resolve(function: Seen, edges: np.ndarray, level: Level, *, tolerance: float, budget: int, least: float) -> Pieces:
-    """Resolve a function as `piecewise.build` does, in agreement with all values it has returned.
-
-    A panel is split at its jump if it has one, otherwise halved, until the last coefficients of its series are
-    negligible and the series matches the values. A panel that ends below `least` may hold a cusp at 0.
-    """
-    x, seen = function.since()
-    inside = (x > edges[0]) & (x <= edges[-1])
-    x, seen, calls = x[inside], seen[inside], function.calls
-
-    def judge(low: np.ndarray, high: np.ndarray) -> Judgement:
-        nonlocal x, seen, calls
-        half = 0.5 * (high - low)
-        centre = low + half
-        values = function(_points(low, high).ravel()).reshape(low.size, -1)
-        series = values[:, : NODES.size] @ TO_SERIES
-        rounding = np.maximum(tolerance, _LEAST * high / half)  # that of x is seen on narrow panels
-        wanted = np.maximum(rounding * np.max(np.abs(values), axis=1), level(centre, half))
-        x, seen = (np.append(old, new) for old, new in zip((x, seen), function.since(calls), strict=True))
-        calls, order = function.calls, np.argsort(x, kind="stable")
-        x, seen = x[order], seen[order]
-        panel = np.searchsorted(low, x) - 1
-        good = np.max(np.abs(series[:, -LAST:]), axis=1) <= wanted
-        (there,) = np.nonzero(good[panel])
-        on = panel[there]
-        found = legendre.legval((x[there] - centre[on]) / half[on], series.T[:, on], tensor=False)
-        good[on[np.abs(found - seen[there]) > LOOSER * wanted[on]]] = False
-        good |= (high - low <= _LEAST * high) | (high <= least)
-        kept, bad = ~good[panel], ~good
-        x, seen = x[kept], seen[kept]
-        if not bad.any():
-            return series, good, centre[bad]
-        middle = _find_jumps(function, x, seen, (np.cumsum(bad) - 1)[panel[kept]], int(np.count_nonzero(bad)))
-        return series, good, np.where((middle > low[bad]) & (middle < high[bad]), middle, centre[bad])
-
-    return refine(edges, judge, budget)
-
-
-def _points(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Nodes of panels, and points next to their ends: within (low, high] even where these are neighbours."""
-    low, high = low[:, None], high[:, None]
-    nodes = low + 0.5 * (high - low) * (1.0 + NODES)
-    points = np.concatenate([nodes, low + _LEAST * high, high - _LEAST * high], axis=1)
-    return np.clip(points, np.nextafter(low, np.inf), high)
-
-
-def _find_jumps(function: Function, x: np.ndarray, seen: np.ndarray, panel: np.ndarray, count: int) -> np.ndarray:
-    """Last point before the jump on each panel that has one alone, else NaN.
-
-    A jump is where values differ by as much however close two points are. Points are ascending, with several on each
-    panel.
-    """
-    gaps = np.where(np.diff(panel) == 0, np.abs(np.diff(seen)), -1.0)
-    order = np.lexsort((gaps, panel[:-1]))
-    last = np.searchsorted(panel[:-1][order], np.arange(count), side="right") - 1
-    at, height = order[last], gaps[order[last]]
-    a, b, left, right = x[at], x[at + 1], seen[at], seen[at + 1]
-    found, active = np.full(count, np.nan), np.nonzero(height > _ALONE * np.maximum(gaps[order[last - 1]], 0.0))[0]
-    for _ in range(_MOST_BISECTIONS):
-        middle = a[active] + 0.5 * (b[active] - a[active])
-        ended = (middle <= a[active]) | (middle >= b[active])
-        found[active[ended]] = a[active[ended]]
-        active, middle = active[~ended], middle[~ended]
-        if not active.size:
-            break
-        value = function(middle)
-        below, above = np.abs(value - left[active]), np.abs(right[active] - value)
-        lower, upper = active[below > above], active[below <= above]
-        b[lower], right[lower] = middle[below > above], value[below > above]
-        a[upper], left[upper] = middle[below <= above], value[below <= above]
-        part = np.maximum(below, above) / height[active]
-        active = active[(part >= _STAYS[0]) & (part <= _STAYS[1])]
-    return found
+    def all(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return all points and values."""
+        return np.concatenate(self._points), self.factor * np.concatenate(self._values)

@@ -16,8 +16,9 @@ from rfrope.bochner import inversion, witnesses
 from rfrope.bochner.inversion import Negative, Spectrum
 from rfrope.bochner.piecewise import Function
 from rfrope.bochner.reading import NORMAL, Lags, check_even, check_values, find_scale, read_lags
+from rfrope.bochner.refusals import NotPositiveDefiniteError, UndecidedError
 from rfrope.bochner.tabulated import Certificate, Measure, Tabulated, compare, read_measure, tabulate
-from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
+from rfrope.bochner.witnesses import Witness
 from rfrope.kernels import Kernel, axes
 from rfrope.kernels.parameters import positive
 
@@ -32,7 +33,6 @@ _REPLACED = 5.0  # masses of an oscillating tail that it may come to, or errors 
 _NOISY = 50.0  # times the errors of phi that an error of its spectrum may come to
 _EXACT = 1e-13  # errors of phi that pass for the rounding of its formula
 _FAINT = 10.0  # times the noise that passes for noise
-_MULTIPLES = 256  # how many, of a lag where something unexpected stands
 
 
 def from_function(
@@ -201,22 +201,14 @@ def _read_question(phi: Any, ndim: Any, scale: Any, tolerance: Any, *, bounded: 
     check_even("phi", unbounded, measure, scale)
     grids = witnesses.sample_on_grids(values, scale)
     try:
-        lags = read_lags(values, measure, scale)
+        lags = read_lags(values, measure, scale, grids[-1][1])
     except UndecidedError:
         witness = witnesses.search(grids, _ROUGH)
         if witness is None or not bounded:
             raise
         raise _refusal(tolerance, witness) from None
-    whole = grids[-1][1]
-    overlooked = lags.find_overlooked(whole)
     question = _Question(values, measure, lags, tolerance, None)
-    if overlooked.size:  # points that lie multiples of the largest such value's lag apart may be a witness
-        lag = float(overlooked[np.argmax(np.abs(whole[overlooked.astype(int)]))])
-        grids = [(lag, values(lag * np.arange(_MULTIPLES))), *grids]
-    witness = witnesses.search(grids, question.level)
-    if overlooked.size:
-        lags = read_lags(values, measure, scale, overlooked)
-    return dataclasses.replace(question, lags=lags, witness=witness)
+    return dataclasses.replace(question, witness=witnesses.search(grids, question.level))
 
 
 # -- what is negative --------------------------------------------------------------------------------------------------

@@ -12,17 +12,19 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import legendre
 
-from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved, abel, build
+from rfrope.bochner.piecewise import WEIGHTS, Function, Pieces, abel, build, sample
 from rfrope.bochner.reading import Lags, count_starting_panels, cut_smoothly
+from rfrope.bochner.refusals import UndecidedError
 from rfrope.bochner.tabulated import Measure
-from rfrope.bochner.witnesses import UndecidedError
 
-_CLOSE = np.cos(math.pi * np.arange(65) / 64.0)  # where panels are looked at for the lowest density, ends included
-_SEVERAL = 8  # points with which a stretch is integrated
+_CLOSE = np.arange(-64.0, 65.0) / 64.5  # where panels are looked at for the lowest density
+_ROUNDS = 3  # of the search for the nearest law
 _REACH = 60  # octaves to the largest and the least frequency at most; noise and the budget end before
 _PHASE = 16.0  # lag times width of a panel of the spectrum
 _MOST_STARTS = 400  # panels with which an octave is begun
@@ -91,7 +93,7 @@ def transform(lags: Lags, measure: Measure) -> Spectrum:
         def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
             return np.maximum(noise(centre), _FLOOR / (half * centre))
 
-        found = _build(lambda w: abel(inner, w), inner.edges, level, 8 * measure.panels)
+        found = build(lambda w: abel(inner, w), inner.edges, level, tolerance=1e-13, budget=8 * measure.panels)
         # a margin: Abel's transform adds up what is missing along a line; no law was seen to need it
         spectrum = dataclasses.replace(spectrum, pieces=found, noise=4.0 * spectrum.noise)
     pieces = Pieces(spectrum.pieces.edges / lags.scale, spectrum.pieces.series * lags.scale ** (1 + measure.moment))
@@ -117,16 +119,6 @@ def _count_smeared(lags: Lags, w: float) -> int:
     """Return the number of panels in the octave above a frequency on which a line that a taper smears is seen."""
     oscillates = lags.taper < _PHASE * lags.pieces.halves.size
     return min(math.ceil(w * lags.taper / _SMEARED), _MOST_STARTS) if oscillates else 1
-
-
-def _build(function: Function, edges: np.ndarray, level: Level, budget: int, *, at_ends: bool = False) -> Pieces:
-    try:
-        return build(function, edges, level, tolerance=1e-13, budget=budget, at_ends=at_ends)
-    except Unresolved:
-        raise UndecidedError(
-            f"the spectrum is too rough to resolve: {budget} panels are not enough",
-            "expected a function that is smooth except at some kinks and reaches its limit sooner",
-        ) from None
 
 
 def continue_tail(
@@ -171,7 +163,7 @@ def resolve_octaves(law: Function, noise: Function, measure: Measure, lags: Lags
     counts = [max(_count_starts(lags, low), _count_smeared(lags, low)) for low in lows]
     inner = [low * np.linspace(1.0, 2.0, count + 1) for low, count in zip(lows, counts, strict=True)]
     edges = np.unique(np.concatenate([np.array([0.0, 1.0]), *inner]))
-    found = _build(law, edges, level, measure.panels, at_ends=True)
+    found = build(law, edges, level, tolerance=1e-13, budget=measure.panels)
     part, mass = found, measure.radial(found).mass
     for _ in range(_REACH):
         start = float(found.edges[-1])
@@ -180,8 +172,8 @@ def resolve_octaves(law: Function, noise: Function, measure: Measure, lags: Lags
         edges = start * np.linspace(1.0, 2.0, most + 1)
         left = measure.panels - found.halves.size
         try:
-            part = build(law, edges, level, tolerance=1e-13, budget=left, at_ends=True)
-        except Unresolved:
+            part = build(law, edges, level, tolerance=1e-13, budget=left)
+        except UndecidedError:
             break
         found = found.followed_by(part)
         mass += measure.radial(part).mass
@@ -260,42 +252,46 @@ class Negative:
 
 
 def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: float) -> Negative:
-    """Return the negative part of the computed spectrum, without the tail, and of the atom at frequency 0.
+    """Return the negative part of the computed spectrum, without the tail, and of the atom at frequency 0."""
+    from scipy.optimize import minimize_scalar
 
-    It is evaluated at the nodes of the panels, and on a grid around the lowest density, to see between nodes.
-    """
     known = spectrum.known
-    nodes = known.nodes
-    masses = known.halves[:, None] * WEIGHTS * np.maximum(-known.values * nodes**measure.moment, 0.0)
     near = known.centres[:, None] + known.halves[:, None] * _CLOSE
-    near = np.maximum(near, 1e-6 * known.edges[1:, None] * measure.rise)
     heights = (known.series @ legendre.legvander(_CLOSE, known.series.shape[1] - 1).T) / measure.ground(near)
-    panel = int(np.argmin(np.min(heights, axis=1)))
-    low, high = known.edges[max(panel - 1, 0)], known.edges[min(panel + 2, known.edges.size - 1)]
-    others, grid = np.where((nodes > low) & (nodes < high), 0.0, masses), None
-    for _ in range(5):
-        w = np.maximum(np.linspace(low, high, 1001), 1e-6 * high * measure.rise)
-        q = known(w)
-        if grid is None and np.count_nonzero(q < 0.0) >= _SEVERAL:
-            steps = np.gradient(w)
-            steps[[0, -1]] *= 0.5
-            grid = w, steps * np.maximum(-q * w**measure.moment, 0.0)
-        refined = q / measure.ground(w)
-        at = int(np.argmin(refined))
-        low, high = w[max(at - _SEVERAL, 0)], w[min(at + _SEVERAL, w.size - 1)]  # more than all that is negative
-    found = [(nodes.ravel(), masses.ravel())] if grid is None else [(nodes.ravel(), others.ravel()), grid]
-    mass = float(sum(np.sum(part[1]) for part in found))
-    places, shares = max(found, key=lambda part: float(np.sum(part[1])))
+    near, at = near.ravel(), int(np.argmin(heights))
+    around = (float(near[max(at - 1, 0)]), float(near[min(at + 1, near.size - 1)]))
+    options = {"xatol": 1e-9 * around[1]}
+    found = minimize_scalar(lambda w: known(w) / measure.ground(w), bounds=around, method="bounded", options=options)
+    frequency, density = float(found.x), float(found.fun)
+    where = f"at frequency {frequency:.6g} (radians per unit of position) its spectral density is {density:.3g}"
+    rough = float(np.sum(_weights(known, measure) * np.maximum(-known.values, 0.0)))
+    edges = np.union1d(known.edges, frequency)  # as little else may be negative
+    below = _clip(lambda w: -known(w), edges, measure, 1e-13 + 1e-6 * rough)
+    nodes, shares = below.nodes.ravel(), (_weights(below, measure) * np.maximum(below.values, 0.0)).ravel()
     empty = np.nonzero(np.append(shares <= 0.0, True))[0]  # between two of them is a run of nodes with mass
     best = int(np.argmax(np.diff(np.append(0.0, np.cumsum(shares))[empty], prepend=0.0)))
-    last = min(int(empty[best]), places.size - 1)
-    stretch = (float(places[empty[best - 1]]) if best else 0.0, float(places[last]))
+    last = min(int(empty[best]), nodes.size - 1)
+    stretch, mass = (float(nodes[empty[best - 1]]) if best else 0.0, float(nodes[last])), float(np.sum(shares))
     if atom < 0.0:
         where = f"it tends to {atom:.6g} at large lags, which is an atom of that mass at frequency 0"
         return Negative(mass - atom, limit, 0.0, -math.inf, stretch, where)
-    frequency, density = float(w[at]), float(refined[at])
-    where = f"at frequency {frequency:.6g} (radians per unit of position) its spectral density is {density:.3g}"
     return Negative(mass, limit, frequency, density, stretch, where)
+
+
+def _weights(pieces: Pieces, measure: Measure) -> np.ndarray:
+    """Return the mass at each node for a q of 1."""
+    return np.asarray(pieces.halves[:, None] * WEIGHTS * pieces.nodes**measure.moment)
+
+
+def _clip(function: Function, edges: np.ndarray, measure: Measure, mass: float) -> Pieces:
+    """Return the positive part of a function, to within a mass on each panel."""
+    return build(
+        lambda w: np.maximum(function(w), 0.0),
+        edges,
+        lambda centre, half: mass / (half * centre**measure.moment),
+        tolerance=1e-12,
+        budget=10**5,
+    )
 
 
 def find_extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:
@@ -314,34 +310,18 @@ def project(spectrum: Spectrum, measure: Measure, mass: float) -> Spectrum:
     """
     from scipy.optimize import brentq
 
-    known = spectrum.known
-    ground = measure.ground(known.nodes)
-    weights = known.halves[:, None] * WEIGHTS * known.nodes**measure.moment
+    known, pieces, level = spectrum.known, spectrum.known, 0.0
+    for _ in range(_ROUNDS):  # each finds the level by the nodes of panels that end nearer to where the law does
+        ground = measure.ground(pieces.nodes)
+        weights = _weights(pieces, measure)
 
-    def excess(level: float) -> float:
-        return float(np.sum(weights * np.maximum(known.values - level * ground, 0.0))) - mass
+        def excess(level: float, pieces: Pieces = pieces, ground: Any = ground, weights: Any = weights) -> float:
+            return float(np.sum(weights * np.maximum(pieces.values - level * ground, 0.0))) - mass
 
-    def clipped(level: float) -> Pieces:
-        return build(
-            lambda w: np.maximum(known(w) - level * measure.ground(w), 0.0),
-            known.edges,
-            lambda centre, half: 1e-11 * mass / (half * centre**measure.moment),
-            tolerance=1e-12,
-            budget=10**5,
-        )
-
-    def exact_excess(level: float) -> float:
-        return measure.radial(clipped(level)).mass - mass
-
-    top = float(np.max(known.values / ground))
-    level = 0.0
-    if excess(0.0) > 0.0:  # first by the nodes as they are, then with the kinks resolved
-        level = brentq(excess, 0.0, top, xtol=1e-12 * top)
-        above = np.nonzero(np.any(known.values > 0.5 * level * ground, axis=1))[0]
-        known = known.until(float(known.edges[int(above[-1]) + 1]))
-        low, high = 0.9 * level, min(1.1 * level, top)
-        if exact_excess(low) > 0.0 > exact_excess(high):
-            level = brentq(exact_excess, low, high, xtol=1e-9 * level)
-    pieces = clipped(level)
-    end = float(pieces.edges[np.max(np.nonzero(pieces.series.any(axis=1))[0]) + 1])
-    return Spectrum(pieces.until(end), end, math.inf, 0.0, spectrum.total, noise=spectrum.noise)
+        top = float(np.max(pieces.values / ground))
+        level = brentq(excess, 0.0, top, xtol=1e-12 * top) if excess(0.0) > 0.0 else 0.0
+        above = partial(lambda level, w: known(w) - level * measure.ground(w), level)
+        law = _clip(above, known.edges, measure, 1e-9 * mass)
+        pieces = sample(known, law.edges)
+    end = float(law.edges[np.max(np.nonzero(law.series.any(axis=1))[0]) + 1])
+    return Spectrum(law.until(end), end, math.inf, 0.0, spectrum.total, noise=spectrum.noise)

@@ -17,13 +17,16 @@ import numpy as np
 from numpy.polynomial import legendre
 
 from rfrope._core import array
+from rfrope.bochner.refusals import UndecidedError
 
 ORDER = 24  # nodes, and coefficients, of a panel that is built here
 NODES, WEIGHTS = legendre.leggauss(ORDER)
 TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange(ORDER) + 0.5)
-_LEAST = 2.0**-50  # width of a panel, as a part of where it ends, that may differ by rounding
-_ENDS = np.array([-1.0, 1.0]) * (1.0 - 2.0**-12)
-_AT_ENDS = legendre.legvander(_ENDS, ORDER - 1).T
+_LEAST = 2.0**-50  # width of a panel, as a part of where it ends
+_CUSP = 2.0**-500  # end of the panel at 0 that may hold a cusp, as a part of all
+_STAYS = (0.7, 1.4)  # fractions of a difference that may remain, or appear, ever closer to a jump
+_ALONE = 2.0  # times the next largest difference, from which on one may be of a jump
+_MOST_BISECTIONS = 200
 LOOSER = 100.0  # factor of the error between nodes
 LAST = 4  # coefficients that must be negligible: two even and two odd ones
 _CELLS = 2**19  # maximum entries of a temporary matrix
@@ -36,11 +39,6 @@ _APART = 0.75  # widths of a panel from which on Gauss nodes resolve a pole
 
 Function = Callable[[np.ndarray], np.ndarray]
 Level = Callable[[np.ndarray, np.ndarray], np.ndarray]
-Judgement = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-class Unresolved(ArithmeticError):
-    """More panels than allowed are needed; public functions translate this."""
 
 
 class Sealed:
@@ -121,11 +119,10 @@ class Pieces(Sealed):
     def until(self, end: float) -> Pieces:
         """Return the function up to a point, exactly; a cut panel gets the series of its part."""
         n = max(1, int(np.searchsorted(self.edges, end, side="left")))
-        edges, series = np.append(self.edges[:n], end), self.series[:n]
-        if end < self.edges[n]:
-            nodes = Pieces(edges[-2:], np.zeros((1, 1))).nodes
-            series = np.concatenate([series[:-1], self(nodes) @ TO_SERIES])
-        return Pieces(edges, series)
+        if end == self.edges[n]:
+            return Pieces(self.edges[: n + 1], self.series[:n])
+        last = sample(self, np.append(self.edges[n - 1], end))
+        return Pieces(self.edges[:n], self.series[: n - 1]).followed_by(last)
 
     def followed_by(self, other: Pieces) -> Pieces:
         """Return the function with panels appended that begin at its end."""
@@ -198,47 +195,132 @@ class Pieces(Sealed):
         return [group for group, heavy in zip(self._groups, masses > _NOTHING * np.sum(masses), strict=True) if heavy]
 
 
+def sample(function: Function, edges: np.ndarray) -> Pieces:
+    """Return a function by its values at the nodes of given panels."""
+    return Pieces(edges, function(Pieces(edges, np.empty((edges.size - 1, 0))).nodes) @ TO_SERIES)
+
+
 def build(
-    function: Function, edges: np.ndarray, level: Level, *, tolerance: float, budget: int, at_ends: bool = False
+    function: Function,
+    edges: np.ndarray,
+    level: Level,
+    *,
+    tolerance: float,
+    budget: int,
+    seen: tuple[np.ndarray, np.ndarray] | None = None,
+    what: str = "the spectrum",
 ) -> Pieces:
-    """Resolve a function on panels, halving each until the last coefficients of its series are negligible.
+    """Resolve a function on panels, as series that match all its values that were computed.
 
-    ``level(centres, halves)`` is the absolute error that is good enough on a panel, `tolerance` that relative to its
-    largest value. With `at_ends` it is looked at next to the edges too, where something narrow may lie.
+    A panel is split at its jump if it has one alone, otherwise halved, until the last coefficients of its series are
+    negligible and the series matches the values. A panel next to 0 may in the end hold a cusp there.
+
+    Parameters
+    ----------
+    function : callable
+    edges : ndarray
+        Ends of the first panels, ascending.
+    level : callable
+        ``level(centres, halves)`` is the absolute error that is good enough on a panel.
+    tolerance : float
+        The error that is, relative to the panel's largest value.
+    budget : int
+        How many panels there may be.
+    seen : tuple of two ndarrays, optional
+        Points and values that are known already.
+    what : str
+        The function's name in an error.
+
+    Raises
+    ------
+    UndecidedError
+        If more panels are needed.
     """
-    end = edges[-1]
-
-    def judge(low: np.ndarray, high: np.ndarray) -> Judgement:
-        half = 0.5 * (high - low)
-        centre = low + half
-        values = function((centre[:, None] + half[:, None] * NODES).ravel()).reshape(-1, ORDER)
-        series = values @ TO_SERIES
-        rounding = np.maximum(tolerance, _LEAST * high / half)  # that of the argument is seen on narrow panels
-        wanted = np.maximum(rounding * np.max(np.abs(values), axis=1), level(centre, half))
-        good = np.max(np.abs(series[:, -LAST:]), axis=1) <= wanted
-        if at_ends:
-            there = function((centre[:, None] + half[:, None] * _ENDS).ravel()).reshape(-1, _ENDS.size)
-            good &= np.max(np.abs(there - series @ _AT_ENDS), axis=1) <= LOOSER * wanted
-        good |= (half <= 2.0**-51 * high) | (high <= 2.0**-100 * end)  # a jump, or a cusp at 0
-        return series, good, centre[~good]
-
-    return refine(edges, judge, budget)
-
-
-def refine(edges: np.ndarray, judge: Callable[[np.ndarray, np.ndarray], Judgement], budget: int) -> Pieces:
-    """Split panels until all are good."""
-    low, high = np.asarray(edges[:-1], dtype=np.float64), np.asarray(edges[1:], dtype=np.float64)
+    low, high, least = edges[:-1], edges[1:], _CUSP * edges[-1]
+    x, values = seen or (np.empty(0), np.empty(0))
+    inside = (x > edges[0]) & (x <= edges[-1])
+    x, values = x[inside], values[inside]
     done: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     while low.size:
         if sum(part[0].size for part in done) + low.size > budget:
-            raise Unresolved
-        series, good, middle = judge(low, high)
+            raise UndecidedError(
+                f"{what} is too rough to resolve: {budget} panels are not enough",
+                "expected a function that is smooth except at some jumps, kinks and poles",
+            )
+        half = 0.5 * (high - low)
+        centre = low + half
+        points = _points(low, high)
+        found = function(points.ravel())
+        x, values = np.append(x, points), np.append(values, found)
+        series = found.reshape(points.shape)[:, :ORDER] @ TO_SERIES
+        sizes = np.max(np.abs(found.reshape(points.shape)), axis=1)
+        rounding = np.maximum(tolerance, _LEAST * high / half)  # that of the argument is seen on narrow panels
+        wanted = np.maximum(rounding * sizes, level(centre, half))
+        good = np.max(np.abs(series[:, -LAST:]), axis=1) <= wanted
+        panel = np.searchsorted(low, x) - 1
+        (there,) = np.nonzero(good[panel])
+        on = panel[there]
+        error = legendre.legval((x[there] - centre[on]) / half[on], series.T[:, on], tensor=False) - values[there]
+        good[on[np.abs(error) > LOOSER * wanted[on]]] = False
+        good |= (2.0 * half <= _LEAST * high) | (high <= least)
         done.append((low[good], high[good], series[good]))
-        low, high = low[~good], high[~good]
-        low, high = np.stack([low, middle], axis=1).ravel(), np.stack([middle, high], axis=1).ravel()
+        kept = ~good[panel]
+        x, values, panel = x[kept], values[kept], panel[kept]
+        low, high, middle = low[~good], high[~good], centre[~good]
+        if low.size:
+            order = np.argsort(x, kind="stable")
+            panel = (np.cumsum(~good) - 1)[panel[order]]
+            x, values = x[order], values[order]
+            jumps, tried = _find_jumps(function, x, values, panel, low.size)
+            middle = np.where((jumps > low) & (jumps < high), jumps, middle)
+            x, values = np.append(x, tried[0]), np.append(values, tried[1])
+            low, high = np.stack([low, middle], axis=1).ravel(), np.stack([middle, high], axis=1).ravel()
     starts, ends, series = (np.concatenate(parts) for parts in zip(*done, strict=True))
     order = np.argsort(starts)
     return Pieces(np.append(starts[order], ends[order][-1]), series[order])
+
+
+def _points(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Nodes of panels, and points next to their ends: within (low, high] even where these are neighbours."""
+    low, high = low[:, None], high[:, None]
+    nodes = low + 0.5 * (high - low) * (1.0 + NODES)
+    points = np.concatenate([nodes, low + _LEAST * high, high - _LEAST * high], axis=1)
+    return np.clip(points, np.nextafter(low, np.inf), high)
+
+
+def _find_jumps(
+    function: Function, x: np.ndarray, seen: np.ndarray, panel: np.ndarray, count: int
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Last point before the jump on each panel that has one alone, else NaN; and points that were tried, with values.
+
+    A jump is where values differ by as much however close two points are. Points are ascending, with several on each
+    panel.
+    """
+    gaps = np.where(np.diff(panel) == 0, np.abs(np.diff(seen)), -1.0)
+    order = np.lexsort((gaps, panel[:-1]))
+    last = np.searchsorted(panel[:-1][order], np.arange(count), side="right") - 1
+    at, height = order[last], gaps[order[last]]
+    a, b, left, right = x[at], x[at + 1], seen[at], seen[at + 1]
+    alone = (height > _ALONE * np.maximum(gaps[order[last - 1]], 0.0)) & (2.0 * a > b)  # no cusp at 0
+    found, active = np.full(count, np.nan), np.nonzero(alone)[0]
+    points, values = [np.empty(0)], [np.empty(0)]
+    for _ in range(_MOST_BISECTIONS):
+        middle = a[active] + 0.5 * (b[active] - a[active])
+        ended = (middle <= a[active]) | (middle >= b[active])
+        found[active[ended]] = a[active[ended]]
+        active, middle = active[~ended], middle[~ended]
+        if not active.size:
+            break
+        value = function(middle)
+        points.append(middle)
+        values.append(value)
+        below, above = np.abs(value - left[active]), np.abs(right[active] - value)
+        lower, upper = active[below > above], active[below <= above]
+        b[lower], right[lower] = middle[below > above], value[below > above]
+        a[upper], left[upper] = middle[below <= above], value[below <= above]
+        part = np.maximum(below, above) / height[active]
+        active = active[(part >= _STAYS[0]) & (part <= _STAYS[1])]
+    return found, (np.concatenate(points), np.concatenate(values))
 
 
 def abel(pieces: Pieces, w: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ That is, as Legendre series on panels, octave by octave, with scale, limit and e
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -14,15 +15,19 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.bochner.piecewise import ORDER, Function, Pieces, Unresolved, build
+from rfrope.bochner.piecewise import LAST, NODES, ORDER, TO_SERIES, Function, Pieces, build, sample
+from rfrope.bochner.refusals import NotPositiveDefiniteError, UndecidedError
 from rfrope.bochner.tabulated import Measure
-from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
+from rfrope.bochner.witnesses import Witness
 
 NORMAL = 1e-9  # by how much Phi(0) may differ from 1
 _PROBED = 64  # octaves to either side in which the scale is looked for
 _PROBES = 8  # lags in each of them
-_REACH = 60  # octaves from there to the largest lag, and to the largest frequency that is computed
-_TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # for phi on a panel: rounded, noisy, and single-precision functions
+_REACH = 60  # octaves to the largest lag
+_TOLERANCE = 2e-14  # least error of phi on a panel
+_ROUGHEST = 1e-6  # typical error of phi up to which it is resolved
+_NOISE = 5.0  # times the typical error of phi, that which passes on a panel
+_NARROW = 2.0**-13  # half-widths of panels that show the noise of phi alone, as parts of the lag
 _ROUNDING = 1.5e-15  # error of phi and its transform, relative to the largest value on a panel
 _FLAT = 16  # power of the lag in the exponent of a window that is 1 to rounding up to a tenth of its width
 _END = 1.5  # widths from which on it is 0 to rounding: a binary fraction, as widths of panels have exact phases then
@@ -32,10 +37,8 @@ _WINDOWS = 2.0 ** np.arange(8.0, _REACH, 4.0)  # their widths
 _LAG_PANELS = 12000
 _FINE_PANELS = 1e-15  # size of the upper coefficients of panels that could be wider
 _CUT_OFF = 1e-15  # rest of phi, or r phi, at the end of a taper
-_NOISE_SEEN = 4.0  # scales from which the noise of phi is taken
 _FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
 _OVERLOOKED = 1e-9  # tolerance between phi and its panels at whole lags
-_CLUSTERS = 64  # how many, of such lags
 _WHOLE = 2048  # whole lags at which a kink is looked for
 _KINK = 0.375  # part that remains of a second difference over half the distance: half at a kink, else a quarter
 
@@ -129,26 +132,13 @@ class Lags:
     scale: float  # the lag where phi has fallen half-way
     atom: float  # the limit of phi at large lags: the mass at frequency 0
     errors: np.ndarray  # error of phi on each panel: rounding, noise, and what the series leave
+    noise: float  # error of phi at lags near the scale
     # standard deviation of the gaussian by which phi was multiplied where it had not died away there, else inf
     taper: float
 
-    @property
-    def noise(self) -> float:
-        """Typical error of phi, without kinks on tiny panels."""
-        close = self.pieces.centres < max(_NOISE_SEEN, float(self.pieces.edges[1]))
-        return float(np.average(self.errors[close], weights=self.pieces.halves[close]))
 
-    def find_overlooked(self, whole: np.ndarray) -> np.ndarray:
-        """Return lags at which phi, given at whole ones, differs from its panels, or from its limit beyond them."""
-        if self.taper < math.inf:
-            return np.empty(0)
-        x = np.arange(whole.size, dtype=np.float64)
-        expected = self.atom + self.pieces(x / self.scale)
-        return x[np.abs(whole - expected) > max(_OVERLOOKED, 100.0 * self.noise)]
-
-
-def read_lags(phi: Function, measure: Measure, scale: float, overlooked: np.ndarray | None = None) -> Lags:
-    """Find the limit and the reach of phi, and resolve it.
+def read_lags(phi: Function, measure: Measure, scale: float, whole: np.ndarray) -> Lags:
+    """Find the limit, the noise and the reach of phi, and resolve it.
 
     Parameters
     ----------
@@ -156,8 +146,8 @@ def read_lags(phi: Function, measure: Measure, scale: float, overlooked: np.ndar
     measure : Measure
     scale : float
         See `find_scale`.
-    overlooked : ndarray, optional
-        Whole lags, ascending, with details of phi that panels would miss: edges are placed around them.
+    whole : ndarray
+        Values at lags 0, 1, 2, ..., which the result matches.
 
     Raises
     ------
@@ -170,39 +160,53 @@ def read_lags(phi: Function, measure: Measure, scale: float, overlooked: np.ndar
 
     octaves = np.arange(_REACH + 1)
     sampled = scaled((2.0 ** octaves[:, None] * (1.0 + _FRACTIONS)).ravel()).reshape(octaves.size, -1)
-    atom = _find_limit(sampled, scale)
+    atom, noise = _find_limit(sampled, scale), _measure_noise(scaled)
     sizes = np.max(np.abs(sampled - atom), axis=1)
     matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(measure.ndim) * octaves), 1e-15 * abs(atom))
     wanted = int(np.max(np.nonzero(matter)[0], initial=-1)) + 1
+    lags = np.arange(float(whole.size)) / scale
+    last = lags[np.max(np.nonzero(np.abs(whole - atom) > max(_OVERLOOKED, 100.0 * noise))[0])] + 1.0 / scale
+    wanted = max(wanted, min(math.ceil(math.log2(last)), _REACH))
     # whole lags at which the slope jumps, as that of a table does: an edge there saves many panels
-    whole = np.arange(1.0, _WHOLE + 1.0) if scale > 1.0 else np.empty(0)
-    bends = [np.abs(phi(whole - h) - 2.0 * phi(whole) + phi(whole + h)) for h in (2.0**-6, 2.0**-7)]
-    seen = whole[(bends[1] > _KINK * bends[0]) & (bends[1] > _OVERLOOKED)]
-    if overlooked is not None:  # and the ends of runs of neighbours among these
-        breaks = np.nonzero(np.diff(overlooked) > 1.0)[0]
-        starts, ends = overlooked[np.append(0, breaks + 1)], overlooked[np.append(breaks, overlooked.size - 1)]
-        seen = np.union1d(seen, np.concatenate([starts[:_CLUSTERS] - 1.0, ends[:_CLUSTERS] + 1.0]))
-    seen = seen / scale
-    if seen.size:
-        wanted = min(max(wanted, math.ceil(math.log2(float(seen[-1])))), _REACH)
-    needed = min(wanted, _REACH)
-    for tolerance in _TOLERANCES:
-        pieces, reached = _resolve(lambda x: scaled(x) - atom, needed, measure, tolerance, seen)
-        if reached == needed or (reached >= 4 and sizes[reached] < 0.5):
-            break
-    else:
+    kinks = np.arange(1.0, _WHOLE + 1.0) if scale > 1.0 else np.empty(0)
+    bends = [np.abs(phi(kinks - h) - 2.0 * phi(kinks) + phi(kinks + h)) for h in (2.0**-6, 2.0**-7)]
+    kinks = kinks[(bends[1] > _KINK * bends[0]) & (bends[1] > _OVERLOOKED)] / scale
+    tolerance = max(_TOLERANCE, _NOISE * noise)
+
+    def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
+        return tolerance * np.minimum(1.0, 1.0 / centre) ** measure.moment
+
+    pieces, edges, reached = Pieces(np.zeros(1), np.zeros((0, 1))), np.array([0.0, 1.0]), -1
+    with contextlib.suppress(UndecidedError):
+        while noise < _ROUGHEST and reached < min(wanted, _REACH):
+            edges = np.union1d(edges, kinks[(kinks > edges[0]) & (kinks < edges[-1])])
+            budget, seen = _LAG_PANELS - pieces.halves.size, (lags, whole - atom)
+            part = build(lambda x: scaled(x) - atom, edges, level, tolerance=tolerance, budget=budget, seen=seen)
+            pieces, reached = pieces.followed_by(part), reached + 1
+            edges = np.linspace(1.0, 2.0, count_starting_panels(part) + 1) * part.edges[-1]
+    if reached < min(wanted, _REACH) and (reached < 4 or sizes[reached] >= 0.5):
         raise UndecidedError(
             "phi is too rough to resolve: it is not smooth on panels to within 1e-6",
             "expected a function that is smooth except at some kinks, or values on a grid (from_autocorrelation)",
         )
-    reach, taper = 2.0**reached, math.inf
+    taper = math.inf
     if reached < wanted:
-        left = sizes[min(reached, _REACH)] * reach**measure.moment
+        reach = float(pieces.edges[-1])
+        left = sizes[reached] * reach**measure.moment
         taper = reach / math.sqrt(2.0 * math.log(max(left, 1e-6) / _CUT_OFF))  # what is cut off is then rounding
         pieces = _taper(pieces, taper, 2)
     rough = np.max(np.abs(pieces.series[:, -2:]), axis=1)
     errors = rough + _ROUNDING * (np.max(np.abs(pieces.values), axis=1) + abs(atom))
-    return Lags(pieces, scale, atom, errors, taper)
+    return Lags(pieces, scale, atom, errors, max(noise, _ROUNDING), taper)
+
+
+def _measure_noise(phi: Function) -> float:
+    """Return the typical error of phi: what is not smooth on panels so narrow that all else is."""
+    places = 2.0 ** np.arange(-4.0, 5.0)[:, None, None] * (1.0 + _FRACTIONS[:8, None])
+    points = places * (1.0 + _NARROW * (1.0 + NODES))
+    values = phi(points.ravel()).reshape(points.shape)
+    series = (values - values[..., :1]) @ TO_SERIES
+    return float(np.max(np.median(np.max(np.abs(series[..., -LAST:]), axis=-1), axis=-1)))
 
 
 def find_scale(phi: Function, hint: float | None) -> float:
@@ -256,13 +260,7 @@ def _taper(pieces: Pieces, width: float, power: int) -> Pieces:
     parts = 2 ** np.ceil(np.log2(np.maximum(1.0, 2.0 * power * pieces.halves / width))).astype(int)  # they stay dyadic
     ends = zip(pieces.edges[:-1], pieces.edges[1:], parts.tolist(), strict=True)
     edges = [np.linspace(low, high, n, endpoint=False) for low, high, n in ends]
-    return build(
-        lambda x: pieces(x) * _window(x, width, power),
-        np.append(np.concatenate(edges), pieces.edges[-1]),
-        lambda centre, _: np.full_like(centre, np.inf),
-        tolerance=1.0,
-        budget=10**6,
-    )
+    return sample(lambda x: pieces(x) * _window(x, width, power), np.append(np.concatenate(edges), pieces.edges[-1]))
 
 
 def _find_limit(sampled: np.ndarray, scale: float) -> float:
@@ -279,28 +277,6 @@ def _find_limit(sampled: np.ndarray, scale: float) -> float:
             "values on a grid to from_autocorrelation",
         )
     return float(np.mean(sampled[-20:]))
-
-
-def _resolve(phi: Function, octaves: int, measure: Measure, tolerance: float, seen: np.ndarray) -> tuple[Pieces, int]:
-    """Panels up to ``2^octaves``, or as many octaves as the budget allows."""
-
-    def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-        return tolerance * np.minimum(1.0, 1.0 / centre) ** measure.moment
-
-    found: Pieces | None = None
-    left = _LAG_PANELS
-    edges = np.array([0.0, 1.0])
-    for octave in range(octaves + 1):
-        edges = np.union1d(edges, seen[(seen > edges[0]) & (seen < edges[-1])])
-        try:
-            part = build(phi, edges, level, tolerance=tolerance, budget=left)
-        except Unresolved:
-            octaves = octave - 1
-            break
-        found = found.followed_by(part) if found else part
-        left -= part.halves.size
-        edges = np.linspace(1.0, 2.0, count_starting_panels(part) + 1) * found.edges[-1]
-    return found or Pieces(np.array([0.0, 1.0]), np.zeros((1, 1))), octaves
 
 
 def count_starting_panels(before: Pieces) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.polynomial import legendre
@@ -18,15 +16,14 @@ from rfrope._core import array, quantiles
 from rfrope._core.arguments import MOST, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
-from rfrope.bochner.piecewise import Pieces, Unresolved, abel, build
-from rfrope.bochner.witnesses import UndecidedError
+from rfrope.bochner.piecewise import Pieces, abel, build
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import radius
 
 _FURTHEST = 1e150  # lags beyond it are as good as infinite
+FLOOR = 1e-12  # part of the mass by which a panel may be wrong
 _BATCH = 2**15  # numbers inverted at a time
 _MOST_STEPS = 120  # steps of the inversion; bisection alone needs half as many
-_Resolved = TypeVar("_Resolved")
 
 
 @dataclass(frozen=True)
@@ -67,30 +64,16 @@ class Measure:
         if self.ndim == 3:
             return q.integral_above(), 0.0
         law, budget = q.times_argument(), 4 * self.panels + q.halves.size
-        mass = float(np.sum(np.abs(law.masses)))
-
-        def resolve(floor: float) -> tuple[Pieces, float]:
-            found = build(
-                lambda w: 2.0 / math.pi * abel(law, w),
-                law.edges,
-                lambda _, half: floor * mass / half,
-                tolerance=1e-13,
-                budget=budget,
-            )
-            return found, floor * mass * found.halves.size
-
-        return resolve_to_a_floor(resolve, "the density of one component of omega", budget)
-
-
-def resolve_to_a_floor(resolve: Callable[[float], _Resolved], what: str, budget: int) -> _Resolved:
-    """Return the result of `resolve` for the smallest mass of panel errors that it allows."""
-    for floor in (1e-16, 1e-12, 1e-10):  # where a density has a pole its values are rounded
-        with contextlib.suppress(Unresolved):
-            return resolve(floor)
-    raise UndecidedError(
-        f"{what} is too rough to resolve: {budget} panels are not enough",
-        "expected a function that is smooth except at some jumps, kinks and poles",
-    )
+        floor = FLOOR * float(np.sum(np.abs(law.masses)))
+        found = build(
+            lambda w: 2.0 / math.pi * abel(law, w),
+            law.edges,
+            lambda _, half: floor / half,
+            tolerance=1e-13,
+            budget=budget,
+            what="the density of one component of omega",
+        )
+        return found, floor * found.halves.size
 
 
 MEASURES = {

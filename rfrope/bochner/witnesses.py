@@ -1,4 +1,4 @@
-"""Refusals: their errors, the witness that proves one, and the search for it on grids of the function itself.
+"""The witness that proves that a function is not positive definite, and the search for it on grids of the function.
 
 The search uses no quadrature. With gaussian weights of width s around a point, rotated by an angle theta from one point
 of a grid to the next, the form ``sum_jk c_j conj(c_k) phi(x_j - x_k)`` is the mean of the spectrum over a window around
@@ -34,7 +34,8 @@ _OCTAVES = 8  # above the frequencies that are negative, where they are looked f
 _LATTICES = {1: (400,), 2: (20, 20), 3: (8, 8, 7)}  # points along each axis
 
 WHOLE = 2**17  # whole lags at which a function is surveyed
-_FINE = 2**13  # points of a grid in units of the scale
+_FAR = 16.0  # scales
+_SIZES = (2**13, 2**13, 2**13, 256)  # of the grids
 _SPACINGS = 2.0**-6 * np.array([1.0, 0.6180339887498949, 2.0**-5])  # between those, in scales
 _NEGLIGIBLE = 1e-17  # magnitude beyond which a grid need not reach
 _LONGEST = 2**15  # points of a grid whose quadratic forms are taken
@@ -109,86 +110,17 @@ class Witness(Sealed, Result):
         return math.fsum(total.tolist())
 
 
-class NotPositiveDefiniteError(ValueError):
-    """A function is not a kernel: its spectral density is negative somewhere.
-
-    Attributes
-    ----------
-    frequency : float
-        Frequency of the lowest density, in radians per unit of position (for more axes, the length of omega); with only
-        a witness, the frequency that it examines.
-    density : float
-        The density there; -inf for a negative atom, NaN with only a witness.
-    negative_mass : float
-        Integral of the negative part of the density, as far as computed; with only a witness, a lower bound.
-    witness : Witness or None
-        Points and weights with a negative quadratic form. None for a density, which is negative at `frequency`.
-
-    See Also
-    --------
-    bochner.Witness, bochner.nearest
-
-    Examples
-    --------
-    >>> import numpy as np, rfrope
-    >>> try:
-    ...     rfrope.bochner.from_function(lambda x: (np.abs(x) <= 1.0) * 1.0)
-    ... except rfrope.bochner.NotPositiveDefiniteError as error:
-    ...     print(error.witness.value < 0.0)
-    True
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        frequency: float = math.nan,
-        density: float = math.nan,
-        negative_mass: float = math.nan,
-        witness: Witness | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.frequency, self.density, self.negative_mass, self.witness = frequency, density, negative_mass, witness
-
-
-class UndecidedError(ValueError):
-    """Neither a kernel nor a witness against it was found.
-
-    Attributes
-    ----------
-    reason : str
-        The open question.
-    decides : str
-        A way to decide it.
-
-    See Also
-    --------
-    bochner.from_function, bochner.NotPositiveDefiniteError
-
-    Examples
-    --------
-    >>> import numpy as np, rfrope
-    >>> try:
-    ...     rfrope.bochner.from_function(np.cos)
-    ... except rfrope.bochner.UndecidedError as error:
-    ...     print("phi does not settle" in error.reason)
-    True
-    """
-
-    def __init__(self, reason: str, decides: str = "") -> None:
-        super().__init__(f"{reason}; {decides}" if decides else reason)
-        self.reason, self.decides = reason, decides
-
-
 # -- on grids ----------------------------------------------------------------------------------------------------------
 
 Grid = tuple[float, np.ndarray]  # a spacing, and values at 0, spacing, 2 spacing, ...
 
 
 def sample_on_grids(phi: Function, scale: float) -> list[Grid]:
-    """Return phi on grids in units of its scale and, last, at whole lags."""
-    fine = [(h, phi(h * np.arange(_FINE))) for h in (scale * _SPACINGS).tolist()]
-    return [*fine, (1.0, phi(np.arange(WHOLE + 1.0)))]
+    """Return phi on grids in units of its scale, at multiples of its largest lag far out, and at whole lags."""
+    whole = phi(np.arange(WHOLE + 1.0))
+    far = min(math.ceil(_FAR * scale), WHOLE)
+    spacings = [*(scale * _SPACINGS).tolist(), float(far + np.argmax(np.abs(whole[far:])))]
+    return [*((h, phi(h * np.arange(n))) for h, n in zip(spacings, _SIZES, strict=True)), (1.0, whole)]
 
 
 def search(grids: Iterable[Grid], level: float) -> Witness | None:

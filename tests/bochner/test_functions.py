@@ -322,7 +322,8 @@ def test_what_is_undecided_is_not_told_to_be_more_exact_where_it_is_exact():
 
 def test_lags_at_which_a_law_is_compared():
     """Lag 0 says nothing; next to it 800 as far as 20 scales, 512 as far as panels reach, octaves, and whole lags."""
-    read = reading.read_lags(lambda x: np.exp(-np.abs(x)), tabulated.MEASURES[1], 0.7)
+    phi = lambda x: np.exp(-np.abs(x))  # noqa: E731
+    read = reading.read_lags(phi, tabulated.MEASURES[1], 0.7, phi(np.arange(2049.0)))
     seen = functions._lags_to_compare(read)
     assert np.all(np.diff(np.append(0.0, seen)) > 0.0)
     assert np.all(np.isin(read.scale * np.linspace(0.0, 20.0, 801)[1:], seen))
