@@ -22,6 +22,7 @@ RESIZED: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {  # places o
     "edges": lambda i, n, m: np.linspace(-1.0, 1.0, n),
     "centres": lambda i, n, m: (2 * i + 1) / n - 1.0,
 }
+_STEPS = 2**20  # that add up at once without 64 bits
 
 
 @array.select_device
@@ -399,18 +400,19 @@ def cumulative_phases(rates: Array, *, offset: Array | None = None, axis: int = 
     Returns
     -------
     phases : array, radians in [-pi, pi], (..., T, D)
-        Offset plus the rates of tokens 0 to t, for token t; float64. Gradients are those of the plain sum.
+        Offset plus the rates of tokens 0 to t, for token t; float64 where the library has it. Gradients are those of
+        the plain sum.
     offset : array of integers
-        The last phase, to be kept in a cache for the next call: ``(2, ..., D)`` of int64.
+        The last phase, to be kept in a cache for the next call: ``(2, ..., D)`` of int64, or ``(5, ..., D)`` of int32
+        without 64 bits.
 
     Raises
     ------
     ValueError
         If `rates` has no such axis, a value is NaN, infinite or above 2**500 in magnitude (checked only where that is
-        free), or `offset` has another shape.
+        free), `offset` has another shape, or there are more than 2**20 tokens without 64 bits.
     TypeError
-        If a value is not a real number, an integer `offset` is not one that a call returned, or the library or device
-        has no float64.
+        If a value is not a real number, or an integer `offset` is not one that a call returned.
 
     See Also
     --------
@@ -419,8 +421,9 @@ def cumulative_phases(rates: Array, *, offset: Array | None = None, axis: int = 
 
     Notes
     -----
-    A phase is within 7e-16 radians of the exact sum modulo 2 pi for rates up to 2**50 and 2**31 tokens. Much larger
-    rates have phases without meaning.
+    A phase is within 7e-16 radians of the exact sum modulo 2 pi for rates up to 2**50 and 2**31 tokens; without 64 bits
+    within 5e-7, for rates up to 2 pi and 2**20 tokens, where a plain float32 sum is wrong by tenths of a radian. Much
+    larger rates have phases without meaning.
 
     The score of two tokens depends on the sum of the rates between them, not on the lag;
     :doc:`relatives </explain/relatives>` says what that loses. Rates of published models in their simplest form,
@@ -452,44 +455,101 @@ def cumulative_phases(rates: Array, *, offset: Array | None = None, axis: int = 
     """
     xp, device = array.shared({"offset": offset}, rates=rates)
     rates = read_numbers("rates", rates, xp, device)
-    axis = axis_of("rates", axis, rates.shape)
-    if not array.has_float64(xp, array.device(rates)):
-        raise TypeError("rates are where there is no float64 (JAX needs jax_enable_x64); expected them where there is")
-    steps = xp.moveaxis(rates, axis, 0)
-    start, radians = _read_offset(offset, steps, xp)
+    axis = axis_of("rates", axis, rates.shape) % rates.ndim
+    wide = array.has_float64(xp, array.device(rates))
+    if not wide and rates.shape[axis] > _STEPS:
+        raise ValueError(
+            f"rates has {rates.shape[axis]} tokens; expected at most 2**20 at once without 64 bits: pass them in parts"
+        )
+    start, added = _read_offset(offset, rates, axis, wide, xp)
+    total = _carried(_cumulate(_units(rates, wide, xp), 1 + axis, xp) + start, wide, xp)
+    return _radians(total, rates, added, axis, wide, xp), _last(total, start, 1 + axis, xp)
+
+
+# -- the mathematics: words (W, ...) of whole numbers, the highest first -----------------------------------------------
+
+# each word counts the units that the one before it is made of, and the first drops whole turns: with 64 bits units of
+# 2**-64 of a turn and of 2**-96, of which 2**31 add up; without, five words of 10 bits, of which 2**20 add up
+_BITS = {True: (64, 32), False: (10,) * 5}
+
+
+def _units(radians: Array, wide: bool, xp: ModuleType) -> Array:
+    """Words of angles, modulo a turn."""
+    if wide:
+        units, rests = turns.wrapping_turns(radians, 64, xp)
+        rests = array.astype(xp.round(rests * 2.0 ** _BITS[wide][1]), xp.int64, xp)
+        return _carried(xp.stack([units, rests]), wide, xp)
+    words = [xp.zeros_like(radians)] * len(_BITS[wide])
+    for part in turns.reduced_turns(radians, xp):
+        for place, bits in enumerate(_BITS[wide]):
+            part = part * 2.0**bits
+            nearest = xp.round(part)
+            words[place], part = words[place] + nearest, part - nearest
+    return _carried(array.astype(xp.stack(words), xp.int32, xp), wide, xp)
+
+
+def _carried(words: Array, wide: bool, xp: ModuleType) -> Array:
+    """Words without what belongs to the one before."""
+    bits = _BITS[wide]
+    found: list[Array] = []
+    carry: Any = 0
+    for place in range(len(bits) - 1, -1, -1):
+        sums = words[place, ...] + carry
+        if bits[place] < 64:
+            carry, sums = sums >> bits[place], sums & (2 ** bits[place] - 1)
+        found.insert(0, sums)
+    return xp.stack(found)
+
+
+def _cumulate(units: Array, axis: int, xp: ModuleType) -> Array:
     add = getattr(xp, "cumulative_sum", None) or xp.cumsum  # NumPy before 2.1
-    high, low = (xp.concat([start[place, None, ...], each], axis=0) for place, each in enumerate(_units(steps, xp)))
-    high, low = add(high, axis=0), add(low, axis=0)
-    total = xp.stack([high + (low >> 32), low & (2**32 - 1)])
-    phases = array.astype(total[0, 1:, ...], xp.float64, xp) * (2.0 * math.pi * 2.0**-64)
-    if not isinstance(rates, np.ndarray):  # the derivatives of a plain sum, which itself adds nothing
-        detach = array.library(rates).detach_as_int16
-        phases = phases + add(steps - detach(steps), axis=0) + (radians - detach(radians))
-    return xp.moveaxis(phases, 0, axis), total[:, -1, ...]
+    return add(units, axis=axis)
 
 
-def _units(radians: Array, xp: ModuleType) -> tuple[Array, Array]:
-    """Angles modulo a turn in units of 2**-64 of a turn, and what is left in units of 2**-96, of which 2**31 add up."""
-    units, rests = turns.wrapping_turns(radians, 64, xp)
-    return units, array.astype(xp.round(rests * 2.0**32), xp.int64, xp)
+def _last(total: Array, start: Any, axis: int, xp: ModuleType) -> Array:
+    """Units after all tokens, if there are any."""
+    if total.shape[axis]:
+        return xp.moveaxis(total, axis, 0)[-1, ...]
+    return xp.sum(total, axis=axis) + (start if type(start) is int else xp.squeeze(start, axis=axis))
 
 
-def _read_offset(offset: Any, steps: Array, xp: ModuleType) -> tuple[Array, Array]:
-    """Units ``(2, ...)`` that sums start from, and the same in radians where derivatives may be asked for."""
-    shape, radians = steps.shape[1:], xp.sum(xp.zeros_like(steps), axis=0)
-    if offset is not None:
-        given = array.numbers(offset, xp, name="offset", device=array.device(steps))
-        if array.is_integer(given):
-            if not hasattr(offset, "dtype") or given.shape != (2, *shape) or array.dtype_name(given) != "int64":
-                raise TypeError(
-                    f"offset is {show(offset)}; expected radians as floats, or integers of shape {(2, *shape)} that an "
-                    "earlier call returned"
-                )
-            return given, radians
-        given = array.widen(given, xp)
-        check_values("offset", given, xp)
-        named = {"offset": tuple(given.shape), "rates without its axis": tuple(shape)}
-        if array.broadcast_shapes(named) != shape:
-            raise ValueError(f"offset has shape {named['offset']}; expected {tuple(shape)}, or what broadcasts to it")
-        radians = xp.broadcast_to(given, shape)
-    return xp.stack(_units(radians, xp)), radians
+def _radians(total: Array, rates: Array, added: Any, axis: int, wide: bool, xp: ModuleType) -> Array:
+    """Angles of units, with the derivatives of a plain sum, which itself adds nothing."""
+    if wide:
+        phases = array.astype(total[0, ...], xp.float64, xp) * (2.0 * math.pi * 2.0**-64)
+    else:
+        total, share = array.astype(total, xp.float32, xp), 2.0**-10
+        high = total[0, ...] - xp.where(total[0, ...] >= 512.0, 1024.0, 0.0)
+        low = share * (total[1, ...] + share * (total[2, ...] + share * total[3, ...]))
+        phases = (2.0 * math.pi * share) * (high + low)
+    if isinstance(rates, np.ndarray):
+        return phases
+    bits = array.library(rates).detach_as_int16
+    nothing = _cumulate(rates - bits(rates), axis, xp)
+    return phases + (nothing if type(added) is float else nothing + (added - bits(added)))
+
+
+# -- what is allowed in ------------------------------------------------------------------------------------------------
+
+
+def _read_offset(offset: Any, rates: Array, axis: int, wide: bool, xp: ModuleType) -> tuple[Any, Any]:
+    """Units that sums start from, and the same in radians where derivatives may be asked for."""
+    if offset is None:
+        return 0, 0.0
+    shape = rates.shape[:axis] + rates.shape[axis + 1 :]
+    given = array.numbers(offset, xp, name="offset", device=array.device(rates))
+    kept = (len(_BITS[wide]), *shape)
+    if array.is_integer(given):
+        if not hasattr(offset, "dtype") or tuple(given.shape) != kept or not array.dtype_name(given).startswith("int"):
+            raise TypeError(
+                f"offset is {show(offset)}; expected radians as floats, or integers of shape {kept} that an earlier "
+                "call returned"
+            )
+        return xp.expand_dims(given, axis=1 + axis), 0.0
+    given = array.widen(given, xp)
+    check_values("offset", given, xp)
+    named = {"offset": tuple(given.shape), "rates without its axis": tuple(shape)}
+    if array.broadcast_shapes(named) != shape:
+        raise ValueError(f"offset has shape {named['offset']}; expected {tuple(shape)}, or what broadcasts to it")
+    given = xp.expand_dims(xp.broadcast_to(given, shape), axis=axis)
+    return _units(given, wide, xp), given

@@ -87,3 +87,16 @@ def test_its_record():
     assert array.namespace(x=x) is mx
     assert not array.has_host_values(x)
     assert array.library_of(mx) is array.library(x)
+
+
+def test_running_sums_in_parts_and_their_gradients(place):
+    rates = np.random.default_rng(1).normal(size=(300, 3)).astype(np.float32)
+    phases, last = rfrope.rotation.cumulative_phases(mx.array(rates))
+    apart = np.array(phases.astype(mx.float32)) - np.cumsum(rates.astype(np.float64), axis=0)
+    assert np.max(np.abs(np.angle(np.exp(1j * apart)))) < 1e-6
+    first, kept = rfrope.rotation.cumulative_phases(mx.array(rates[:123]))
+    second, end = rfrope.rotation.cumulative_phases(mx.array(rates[123:]), offset=kept)
+    assert mx.array_equal(mx.concatenate([first, second]), phases)
+    assert mx.array_equal(end, last)
+    slope = mx.grad(lambda r: rfrope.rotation.cumulative_phases(r)[0][:, 0].sum())(mx.array(rates[:4]))
+    np.testing.assert_array_equal(np.array(slope), [[4, 0, 0], [3, 0, 0], [2, 0, 0], [1, 0, 0]])

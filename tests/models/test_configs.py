@@ -97,6 +97,15 @@ def test_the_original_context_at_the_top_counts_more(scheme):
     assert part.source.rope_parameters[KEY] == 256
 
 
+def test_sections():
+    by_model = {model: from_config(BY_MODEL[model].config) for model in ("Qwen2-VL 7B", "Qwen3-VL 8B", "Llama 3 8B")}
+    (chunked, vision), (interleaved, _), (plain,) = by_model.values()
+    assert (chunked.sections, chunked.interleaved) == ((16, 24, 24), False)
+    assert (interleaved.sections, interleaved.interleaved) == ((24, 20, 20), True)
+    assert (plain.sections, plain.interleaved) == (None, False)
+    assert (vision.sections, vision.interleaved) == ((20, 20), False)
+
+
 @pytest.mark.parametrize(("config", "sections", "interleaved"), rows("models/configs.json", "sections"))
 def test_sections_and_their_order(config, sections, interleaved):
     (part,) = from_config(config)

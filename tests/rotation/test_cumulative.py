@@ -2,10 +2,13 @@
 
 import itertools
 import math
+import subprocess
+import sys
 
 import mpmath
 import numpy as np
 import pytest
+from campaign import campaign
 from conftest import library
 
 import rfrope
@@ -78,6 +81,43 @@ def test_one_token_is_its_rate_to_the_last_bit():
     found = cumulative_phases(rates)[0][0]
     wanted = exact(np.array([int(mpmath.mpf(float(r)) * 2**150) for r in rates[0]], object), 2**150)
     np.testing.assert_allclose(found, wanted, atol=5e-16, rtol=0)
+
+
+@campaign
+def test_without_64_bits():
+    """Run in a process of its own: JAX has 64 bits here, once and for all."""
+    library("jax")
+    code = """
+import jax, jax.numpy as jnp, numpy as np
+from rfrope.rotation import cumulative_phases
+whole = np.random.default_rng(5).integers(-100, 129, size=(2**20, 2))
+rates = jnp.asarray(whole / 32.0, dtype=jnp.bfloat16)
+compiled = jax.jit(lambda rates, offset=None: cumulative_phases(rates, offset=offset))
+phases, last = compiled(rates)
+assert (phases.dtype, last.dtype, last.shape) == (jnp.float32, jnp.int32, (5, 2)), (phases.dtype, last.dtype)
+exact = np.cumsum(whole, axis=0) / 32.0
+error = np.abs(np.angle(np.exp(1j * (np.asarray(phases, np.float64) - exact))))
+assert error.max() < 5e-7, error.max()
+first, kept = cumulative_phases(rates[:12345])
+second, end = compiled(rates[12345:], kept)
+assert np.array_equal(np.concatenate([first, second]), phases) and np.array_equal(end, last)
+slope = jax.jit(jax.grad(lambda r: cumulative_phases(r)[0][:, 1].sum()))(rates[:7].astype(jnp.float32))
+assert np.array_equal(slope[:, 1], np.arange(7, 0, -1)) and not slope[:, 0].any()
+started = compiled(rates[:3], jnp.asarray([-2.5, 100.0]))[0]
+assert np.abs(np.angle(np.exp(1j * (np.asarray(started, float) - exact[:3] - [-2.5, 100.0])))).max() < 1e-6
+huge = jnp.full((30, 1), 3e37)  # whose plain sum is infinite
+assert np.all(np.abs(np.asarray(compiled(huge, jnp.asarray([1.0]))[0])) <= 3.2)
+slope = jax.jit(jax.grad(lambda r: cumulative_phases(r)[0].sum()))(huge)
+assert np.array_equal(np.asarray(slope)[:, 0], np.arange(30.0, 0.0, -1.0))
+try:
+    cumulative_phases(jnp.zeros((2**20 + 1, 1)))
+except ValueError as error:
+    assert "2**20" in str(error)
+else:
+    raise AssertionError
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_gradients_are_those_of_a_sum(torch):

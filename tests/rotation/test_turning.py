@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import re
 
 import numpy as np
@@ -109,6 +110,16 @@ def test_scores_are_rotated_dot_products(xp, pairing, rng):
 
 
 # -- dtypes ------------------------------------------------------------------------------------------------------------
+
+
+def test_heads_of_sines_are_a_shift_of_a_quarter(xp, rng):
+    q, k = rng.standard_normal((2, 5, 16))
+    omega, at = rfrope.geometric(8), np.arange(100, 105)
+    turned = rfrope.rotate(xp(q), xp(at), xp(omega), shift=xp(np.full(8, -math.pi / 2)))
+    scores = xp.host(turned) @ rfrope.rotate(k, at, omega).T
+    a, b = rfrope.block_coefficients(q[:, None], k[None])
+    u = (at[None, :] - at[:, None])[..., None] * omega
+    np.testing.assert_allclose(scores, np.sum(b * np.cos(u) - a * np.sin(u), axis=-1), atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
