@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -108,13 +106,7 @@ def from_function(
         if ndim not in (1, len(phi)):
             raise ValueError(f"ndim is {show(ndim)} and phi has {len(phi)} functions; expected one for each axis")
         return axes(*(from_function(f, scale=scale, tolerance=tolerance) for f in phi))
-    question = _read_question(phi, ndim, scale, tolerance, bounded=True)
-    spectrum, negative = _transform(question)
-    _refuse_negative(question, spectrum, negative)
-    kernel, doubt = _make(question, spectrum, negative, "from_function")
-    if doubt is not None:
-        raise doubt
-    return kernel
+    return _make("from_function", phi, ndim, scale, tolerance)
 
 
 def nearest(
@@ -158,39 +150,58 @@ def nearest(
     >>> round(sup_error, 3)
     0.145
     """
-    question = _read_question(phi, ndim, scale, tolerance, bounded=False)
-    spectrum, negative = _transform(question)
-    located = negative.mass > negative.limit
-    if located:
-        spectrum = inversion.project(spectrum, question.measure, 1.0 - max(question.lags.atom, 0.0))
-    kernel, doubt = _make(question, spectrum, negative, "nearest")
-    is_kernel = question.witness is None or -question.witness.value <= negative.limit
-    if located or (doubt is None and is_kernel):
-        return kernel, kernel.certificate.sup_error
-    raise doubt or UndecidedError(
-        f"phi is not positive definite, by {question.witness!r}, but where its spectrum is negative was not found",
-        "pass scale=..., about the lag of its finest detail, to find the closest kernel",
-    )
+    kernel = _make("nearest", phi, ndim, scale, tolerance)
+    return kernel, kernel.certificate.sup_error
 
 
-@dataclass(frozen=True)
-class _Question:
-    """A function, resolved and surveyed, and what is asked about it."""
-
-    phi: Function
-    measure: Measure
-    lags: Lags
-    tolerance: float
-    witness: Witness | None
-
-    @property
-    def level(self) -> float:
-        """Depth below which a quadratic form proves something."""
-        return max(_PROOF * self.tolerance, witnesses.FORM_ROUNDING, _FAINT * self.lags.noise)
-
-
-def _read_question(phi: Any, ndim: Any, scale: Any, tolerance: Any, *, bounded: bool) -> _Question:
+def _make(origin: str, phi: Any, ndim: Any, scale: Any, tolerance: Any) -> Tabulated:
+    """Return the kernel of a function, or the nearest one; raise all that speaks against it."""
     measure, tolerance = read_measure(ndim), arguments.positive("tolerance", tolerance)
+    accepted = origin == "nearest"  # what is no kernel has a nearest one
+    values, scale = _read_function(phi, measure, scale, bounded=not accepted)
+    grids, witness = witnesses.sample_on_grids(values, scale), None
+    try:
+        lags = read_lags(values, measure, scale, grids[-1][1])
+        level = max(_PROOF * tolerance, witnesses.FORM_ROUNDING, _FAINT * lags.noise)
+        witness = witnesses.search(grids, level)
+        spectrum = inversion.transform(lags, measure)
+    except UndecidedError:
+        witness = witness or witnesses.search(grids, _ROUGH)
+        if witness is None or accepted or -witness.value <= tolerance:
+            raise
+        raise _refusal(tolerance, witness) from None
+    negative = inversion.measure_negative(spectrum, measure, lags.atom, max(tolerance, _FAINT * spectrum.noise))
+    located = negative.mass > negative.limit
+    if located and accepted:
+        spectrum = inversion.project(spectrum, measure, 1.0 - max(lags.atom, 0.0))
+        return _tabulate(values, measure, lags, spectrum, negative, origin, tolerance)[0]
+    if located and witness is None:
+        extents = inversion.find_extents(spectrum, measure)
+        witness = witnesses.search_stretch(values, measure.ndim, negative.stretch, extents, level)
+    if witness is not None and not located and -witness.value <= negative.limit:
+        witness = None
+    if witness is not None and not accepted:
+        raise _refusal(negative.limit, witness, negative if located else None)
+    if located:
+        exacter = "" if lags.noise < _EXACT else f", and values with errors below {lags.noise:.1g} might decide it"
+        raise UndecidedError(
+            f"phi seems not to be positive definite: {negative.where}; its negative mass is {negative.mass:.3g}, but "
+            "no quadratic form shows it",
+            f"a tolerance above that mass would accept phi{exacter}; bochner.nearest(phi) finds the closest kernel",
+        )
+    kernel, doubt = _tabulate(values, measure, lags, spectrum, negative, origin, tolerance)
+    if doubt is not None:
+        raise doubt
+    if witness is not None:
+        raise UndecidedError(
+            f"phi is not positive definite, by {witness!r}, but where its spectrum is negative was not found",
+            "pass scale=..., about the lag of its finest detail, to find the closest kernel",
+        )
+    return kernel
+
+
+def _read_function(phi: Any, measure: Measure, scale: Any, *, bounded: bool) -> tuple[Function, float]:
+    """Return the function with its values checked, and its scale."""
     scale = None if scale is None else positive("scale", scale)
     values, unbounded = (check_values("phi", phi, measure, bounded=bound) for bound in (bounded, False))
     at_zero = float(values(np.zeros(1))[0])
@@ -199,50 +210,7 @@ def _read_question(phi: Any, ndim: Any, scale: Any, tolerance: Any, *, bounded: 
     check_even("phi", unbounded, measure, scale or 1.0)
     scale = find_scale(values, scale)
     check_even("phi", unbounded, measure, scale)
-    grids = witnesses.sample_on_grids(values, scale)
-    try:
-        lags = read_lags(values, measure, scale, grids[-1][1])
-    except UndecidedError:
-        witness = witnesses.search(grids, _ROUGH)
-        if witness is None or not bounded:
-            raise
-        raise _refusal(tolerance, witness) from None
-    question = _Question(values, measure, lags, tolerance, None)
-    return dataclasses.replace(question, witness=witnesses.search(grids, question.level))
-
-
-# -- what is negative --------------------------------------------------------------------------------------------------
-
-
-def _transform(question: _Question) -> tuple[Spectrum, Negative]:
-    """Return the spectrum of a function, and what is negative in it."""
-    try:
-        spectrum = inversion.transform(question.lags, question.measure)
-    except UndecidedError:
-        if question.witness is not None and -question.witness.value > question.tolerance:
-            raise _refusal(question.tolerance, question.witness) from None
-        raise
-    limit = max(question.tolerance, _FAINT * spectrum.noise)
-    return spectrum, inversion.measure_negative(spectrum, question.measure, question.lags.atom, limit)
-
-
-def _refuse_negative(question: _Question, spectrum: Spectrum, negative: Negative) -> None:
-    """Refuse what is negative by the spectrum, by a quadratic form, or by both."""
-    witness, located = question.witness, negative.mass > negative.limit
-    if located and witness is None:
-        extents = inversion.find_extents(spectrum, question.measure)
-        ndim, stretch = question.measure.ndim, negative.stretch
-        witness = witnesses.search_stretch(question.phi, ndim, stretch, extents, question.level)
-    if witness is not None and (located or -witness.value > negative.limit):
-        raise _refusal(negative.limit, witness, negative if located else None)
-    if located:
-        noise = question.lags.noise
-        exacter = "" if noise < _EXACT else f", and values with errors below {noise:.1g} might decide it"
-        raise UndecidedError(
-            f"phi seems not to be positive definite: {negative.where}; its negative mass is {negative.mass:.3g}, but "
-            "no quadratic form shows it",
-            f"a tolerance above that mass would accept phi{exacter}; bochner.nearest(phi) finds the closest kernel",
-        )
+    return values, scale
 
 
 def _refusal(limit: float, witness: Witness, negative: Negative | None = None) -> NotPositiveDefiniteError:
@@ -260,44 +228,34 @@ def _refusal(limit: float, witness: Witness, negative: Negative | None = None) -
     )
 
 
-# -- what is accepted --------------------------------------------------------------------------------------------------
-
-
-def _make(
-    question: _Question, spectrum: Spectrum, negative: Negative, origin: str
+def _tabulate(
+    phi: Function, measure: Measure, lags: Lags, spectrum: Spectrum, negative: Negative, origin: str, tolerance: float
 ) -> tuple[Tabulated, UndecidedError | None]:
     """The kernel with its certificate, and what speaks against it."""
-    lags = question.lags
     mass, atom = lags.atom + spectrum.total, max(lags.atom, 0.0)
     certificate = Certificate(
         math.inf, 0.0, 0.0, 0, mass, max(negative.mass, 0.0), atom, spectrum.start, spectrum.exponent,
         spectrum.tail_mass, unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=negative.limit,
     )  # fmt: skip
-    kernel = tabulate(spectrum.pieces, question.measure, atom, origin, certificate)
+    kernel = tabulate(spectrum.pieces, measure, atom, origin, certificate)
     x = _lags_to_compare(lags)
-    values = question.phi(x)
+    values = phi(x)
     kernel, error = compare(kernel, values, x, whole=_WHOLE)
     replaced = max(spectrum.ripple, min(spectrum.noise, _NOISY * lags.noise))
-    allowed = max(_EXPLAINED * question.tolerance, _REPLACED * replaced)
+    allowed = max(_EXPLAINED * tolerance, _REPLACED * replaced)
     roughly = max(allowed, _TAIL * spectrum.tail_mass)  # the shape of the tail shows at lags of its frequencies alone
     tapered = _REPLACED * np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / (lags.scale * lags.taper)) ** 2)
     explained = np.maximum(np.where(x * spectrum.start < _TAIL_LAGS, roughly, allowed), np.max(tapered))
-    return kernel, _doubt(mass, roughly, error, explained, x)
-
-
-def _doubt(
-    mass: float, allowed: float, error: np.ndarray, explained: np.ndarray, x: np.ndarray
-) -> UndecidedError | None:
-    if abs(mass - 1.0) > allowed:
-        return UndecidedError(
+    if abs(mass - 1.0) > roughly:
+        return kernel, UndecidedError(
             f"the spectrum of phi has mass {mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to be "
             "seen, or its spectrum decays too slowly to be integrated",
             f"pass scale=..., the lag of its finest detail; tolerance={1.01 * abs(mass - 1.0):.2g} would accept phi",
         )
     at = int(np.argmax(error - explained))
     if error[at] <= explained[at]:
-        return None
-    return UndecidedError(
+        return kernel, None
+    return kernel, UndecidedError(
         f"the computed law differs from phi by {error[at]:.3g} at lag {x[at]:.6g}, where its table should be "
         f"exact to {explained[at]:.1g}",
         "phi has unresolved detail there: pass scale=..., about its lag",

@@ -8,6 +8,7 @@ kernel's density in two axes is the marginal of the one in three. These are the 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -164,23 +165,19 @@ def resolve_octaves(law: Function, noise: Function, measure: Measure, lags: Lags
     inner = [low * np.linspace(1.0, 2.0, count + 1) for low, count in zip(lows, counts, strict=True)]
     edges = np.unique(np.concatenate([np.array([0.0, 1.0]), *inner]))
     found = build(law, edges, level, tolerance=1e-13, budget=measure.panels)
-    part, mass = found, measure.radial(found).mass
-    for _ in range(_REACH):
-        start = float(found.edges[-1])
-        more = _count_starts(lags, start)
-        most = max(count_starting_panels(part), more, _count_smeared(lags, start))
-        edges = start * np.linspace(1.0, 2.0, most + 1)
-        left = measure.panels - found.halves.size
-        try:
-            part = build(law, edges, level, tolerance=1e-13, budget=left)
-        except UndecidedError:
-            break
-        found = found.followed_by(part)
-        mass += measure.radial(part).mass
-        strongest = np.max(np.abs(part.values))
-        faint = strongest <= 3.0 * noise(edges[-1:])[0] or strongest * edges[-1] ** (1 + measure.moment) < 1e-25
-        if faint and not more and mass >= (1.0 - 1e-6) * (1.0 - lags.atom):  # a law may have gaps
-            break
+    part = found
+    with contextlib.suppress(UndecidedError):  # the budget ends
+        for _ in range(_REACH):
+            start, left = float(found.edges[-1]), measure.panels - found.halves.size
+            more = _count_starts(lags, start)
+            most = max(count_starting_panels(part), more, _count_smeared(lags, start))
+            part = build(law, start * np.linspace(1.0, 2.0, most + 1), level, tolerance=1e-13, budget=left)
+            found = found.followed_by(part)
+            strongest = np.max(np.abs(part.values))
+            faint = strongest <= 3.0 * noise(found.edges[-1:])[0]
+            faint |= strongest * found.edges[-1] ** (1 + measure.moment) < 1e-25
+            if faint and not more and measure.radial(found).mass >= (1.0 - 1e-6) * (1.0 - lags.atom):
+                break  # a law may have gaps
     return found
 
 

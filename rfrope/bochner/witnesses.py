@@ -27,7 +27,6 @@ _STRIDES = (4, 16, 64, 256)  # by which a grid is thinned, for windows that reac
 _STRIDE_WIDTHS = _WIDTHS[2:7:2]
 _OVERSAMPLED = 4  # frequencies for each width of a window
 FORM_ROUNDING = 2e-15  # error of a quadratic form whose weights' magnitudes sum to 1
-_ENDS_ACROSS = 4.5
 _MOST_POINTS = {1: 2**19, 2: 12000, 3: 12000}  # that a witness may have, by the number of axes
 _CLUSTERS = ((3, 3), (8, 3), (8, 6))  # how many, of how many points along the first axis
 _OCTAVES = 8  # above the frequencies that are negative, where they are looked for
@@ -245,9 +244,8 @@ def search_stretch(
     Witness or None
     """
     found = _test_lattices(phi, ndim, stretch[1], extents, level)
-    shapes = [(1, 1.0), *((ndim, across) for across in (0.5, 1.0, 2.0) if ndim > 1)]
-    for narrow, (axes, across) in itertools.product((1.0, 2.0, 4.0, 8.0), shapes):
-        found = found or list(_test_stretch(phi, axes, stretch, extents, narrow, across, level))
+    for narrow in (1.0, 2.0, 4.0, 8.0):
+        found = found or list(_test_stretch(phi, stretch, extents, narrow, level))
     if ndim > 1:
         found = found or list(_test_clusters(phi, ndim, stretch, level))
     return _best(found)
@@ -266,24 +264,17 @@ def _test_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, 
 
 
 def _test_stretch(
-    phi: Function, ndim: int, stretch: Stretch, extents: tuple[float, ...], narrow: float, across: float, level: float
+    phi: Function, stretch: Stretch, extents: tuple[float, ...], narrow: float, level: float
 ) -> Iterator[Witness]:
-    """Witnesses of gaussian windows along the first axis, and narrower ones across."""
+    """Witnesses of gaussian windows along one axis."""
     low, high = stretch
     sigma = narrow / (high - low)
-    bend = math.sqrt(narrow / ((high - low) * high))  # how far across a shell of frequencies is flat
-    side = across * (sigma if low == 0.0 else min(sigma, bend))
     for extent in extents:
         spacing = math.pi / (1.1 * max(high, extent) + 4.0 / sigma)
         reach = math.ceil(_ENDS * sigma / spacing)
-        sides = 0 if ndim == 1 else math.ceil(_ENDS_ACROSS * side / min(1.5 * spacing, side))
-        if (2 * reach + 1) * (2 * sides + 1) ** (ndim - 1) > _MOST_POINTS[ndim]:
+        if 2 * reach + 1 > _MOST_POINTS[1]:
             return
-        step = 0.0 if ndim == 1 else _ENDS_ACROSS * side / sides
-        weights = np.ones(1) if ndim == 1 else _window(sides, side / step)
-        values = _fold(phi, spacing * np.arange(2 * reach + 1), weights, step, ndim)
-        for line in _test_windows(values, spacing, sigma / spacing, level):
-            yield line if ndim == 1 else _multiply_axes(line, weights, step, ndim)
+        yield from _test_windows(phi(spacing * np.arange(2.0 * reach + 1.0)), spacing, sigma / spacing, level)
 
 
 def _test_clusters(phi: Function, ndim: int, stretch: Stretch, level: float) -> Iterator[Witness]:
