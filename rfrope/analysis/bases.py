@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 
+from rfrope._core import sums
 from rfrope._core.arguments import positive, whole
 from rfrope._core.results import Result
-from rfrope.analysis.curves import first_lag
+from rfrope.analysis.curves import first_lag, scan_lags
 from rfrope.frequencies.ladders import geometric
 
 _TOP = 2e5, 4096  # the grid's top, and the context that it is for
 _LARGEST_TOP = 1e15
 _WIDTH = 1e-6  # relative width to which the ends of islands are refined
+_DOUBT = 1e-12  # error of sums at long lags in plain arithmetic
+_FOLLOWED, _STEPS, _LONGEST = 4, 64, 50.0  # number of lags followed in each order, steps, and distance in ln base
 _SHOWN = 12  # islands in the text
 _ZERO_OF_CI = 0.6165054856207163  # the first zero of the cosine integral
 
@@ -37,10 +41,11 @@ class BaseForContext(Result):
         Base at which the continuum's leading term Ci(context / base) is 0: ``context / 0.6165``. NOT sufficient for D
         blocks.
     smallest : float or None
-        Low end of the first island; larger bases may fail again. None if no base of the grid holds.
+        Smallest base whose mean kernel is never negative, the low end of the first island; larger bases may fail again.
+        None if no base holds.
     islands : tuple of (low, high)
-        Ranges of bases that hold, in order; between them the mean kernel turns negative. The ends are bases that hold,
-        found to a relative 1e-6; ranges and gaps narrower than the spacing of the grid may be missed. The last range
+        Ranges of bases that hold, in order; between them the mean kernel turns negative. The ends are bases that hold.
+        No range wider than a relative 1e-6 is missed; gaps narrower than the spacing of the grid may be. The last range
         may end at the top of the grid, and is then ``(always_above, top)``.
     always_above : float or None
         Base above which every base of the grid holds. None if the top of the grid does not hold.
@@ -56,7 +61,7 @@ class BaseForContext(Result):
     >>> import rfrope
     >>> found = rfrope.analysis.base_for_context(2048, 32)
     >>> round(found.smallest), len(found.islands), round(found.always_above)
-    (30099, 11, 74767)
+    (29617, 13, 74767)
     """
 
     context: int
@@ -81,8 +86,9 @@ class BaseForContext(Result):
                 f"  all hold from      {_text(self.always_above)} (the largest base tested is {_text(high)})",
                 *(f"  hold               {_text(low)} to {_text(high)}" for low, high in self.islands[:_SHOWN]),
                 *([f"                     and {more} more ranges"] if more > 0 else []),
-                f"  tested             {n} bases from {_text(low)} to {_text(high)}, in equal ratios; narrower ranges",
-                "                     and gaps may be missed (ends are exact to 1e-6)",
+                f"  tested             {n} bases from {_text(low)} to {_text(high)}, in equal ratios, and all between "
+                "ranges;",
+                "                     narrower gaps inside a range may be missed (ends and ranges are exact to 1e-6)",
             ]
         )
 
@@ -127,17 +133,19 @@ def base_for_context(
     context. The sum over D blocks oscillates about the continuum and is negative far earlier; the bases that hold for
     it form islands (section 5 of the mathematics page).
 
-    The bases of the grid are tested as by `first_negative_lag`; between them, ends of islands are found by bisection.
-    Islands narrower than the spacing of the grid may be missed, as may gaps: `smallest` and `always_above` depend on
-    the grid.
+    Where a base fails at some lag, the sum at that lag stays negative up to a root as the base grows. The root is
+    followed in steps bounded by curvature: ``|f''| <= mean (i/D)^2 (u + u^2)`` over ln base, with u = m omega_i. So all
+    bases between islands are proven to fail, except for a relative 1e-6 after each root, and `smallest` is a property
+    of the sum. Inside islands only the bases of the grid are tested, as by `first_negative_lag`: narrower gaps may be
+    missed, and `always_above` depends on the grid.
 
     Examples
     --------
     >>> found = base_for_context(4096, 64)
     >>> round(found.integral_rule), round(found.smallest, -2), round(found.always_above, -2)
-    (6644, 28600.0, 58800.0)
+    (6644, 27000.0, 58800.0)
     >>> [(round(low, -2), round(high, -2)) for low, high in found.islands[:2]]
-    [(28600.0, 29100.0), (43100.0, 43300.0)]
+    [(27000.0, 27000.0), (28600.0, 29100.0)]
     """
     context, n_blocks = whole("context", context, 1), whole("n_blocks", n_blocks, 1)
     n_grid = whole("n_grid", n_grid, 2)
@@ -155,7 +163,7 @@ def base_for_context(
         n_blocks=n_blocks,
         integral_rule=rule,
         smallest=islands[0][0] if islands else None,
-        islands=islands,
+        islands=tuple(islands),
         always_above=islands[-1][0] if islands and islands[-1][1] == grid[-1] else None,
         grid=(grid[0], grid[-1], n_grid),
     )
@@ -176,13 +184,18 @@ class _Search:
 
     def _holds(self, base: float) -> bool:
         """Return True if the mean kernel is nowhere negative inside the context; else `found` is a lag where it is."""
-        omega, near = geometric(self.n_blocks, base=base), max(16, self.found // 64)
-        for start, stop in ((max(1, self.found - near), min(self.last, self.found + near)), (1, self.last)):
+        omega, spans = geometric(self.n_blocks, base=base), [self._near(64)] if self.found else []
+        for start, stop in (*spans, (1, self.last)):
             lag = first_lag(omega, start, stop, 0.0, below=True)
             if lag is not None:
                 self.found = lag
                 return False
         return True
+
+    def _near(self, part: int) -> tuple[int, int]:
+        """First and last lag that are near the one found last, up to such a part of it."""
+        near = max(16, self.found // part)
+        return max(1, self.found - near), min(self.last, self.found + near)
 
     def default_grid(self, low: float, n_grid: int) -> list[float]:
         """Grid whose top is so high that the upper half of it holds, if there is one."""
@@ -194,21 +207,69 @@ class _Search:
                 return grid
             top *= 4.0
 
-    def islands(self, grid: list[float]) -> tuple[tuple[float, float], ...]:
-        """Ranges between neighbouring bases of a grid that hold, as far as to the next that does not."""
-        ends = []
-        for base, other in pairwise(grid):
-            if self.holds(base) != self.holds(other):
-                ends.append(self._end(*((base, other) if self.holds(base) else (other, base))))
-        ends = [grid[0]] * self.holds(grid[0]) + ends + [grid[-1]] * self.holds(grid[-1])
-        return tuple(zip(ends[::2], ends[1::2], strict=True))
+    def islands(self, grid: list[float]) -> list[tuple[float, float]]:
+        """Ranges that hold, between the ends of a grid: none wider than `_WIDTH` is missed."""
+        found, base, top = [], grid[0], grid[-1]
+        while True:
+            if self.holds(base):
+                end = self._end(base, grid)
+                found.append((base, end))
+                after = end * (1.0 + _WIDTH)
+            else:
+                end, after = base, self._next_base(base)
+            if end == top:
+                return found
+            base = min(after, top)
 
-    def _end(self, base: float, other: float) -> float:
-        """End of the island of a base that holds, by bisection towards another that does not."""
-        while abs(other - base) > _WIDTH * base:
-            middle = 0.5 * (base + other)
-            base, other = (middle, other) if self.holds(middle) else (base, middle)
+    def _end(self, base: float, grid: list[float]) -> float:
+        """End of the island of a base that holds: by bisection before the next base of the grid that does not."""
+        for other in grid[bisect.bisect_right(grid, base) :]:
+            if self.holds(other):
+                base = other
+                continue
+            while other - base > _WIDTH * base:
+                middle = 0.5 * (base + other)
+                base, other = (middle, other) if self.holds(middle) else (base, middle)
+            break
         return base
+
+    def _next_base(self, base: float) -> float:
+        """Return a base above one that fails; all between fail, except the last `_WIDTH`.
+
+        Lags that fail most, or most for how fast they change, are followed to where they cease to, while any fails.
+        """
+        lags: list[int] = []
+        for first, means in scan_lags(geometric(self.n_blocks, base=base), *self._near(4)):
+            failing = first + np.flatnonzero(means < -_DOUBT)
+            depths = means[failing - first]
+            for depth in (depths, depths / failing):
+                lags += failing[np.argsort(depth)[:_FOLLOWED]].tolist()
+        past, grown, followed = 0.0, 0.5 * _WIDTH, np.unique(lags)
+        while grown and past < _LONGEST:
+            past += grown
+            furthest = max([0.0, *self._followed(followed, math.log(base) + past)])
+            grown = furthest + 0.5 * _WIDTH if furthest else 0.0
+        return base * math.exp(min(past, _LONGEST))
+
+    def _followed(self, lags: np.ndarray, log_base: float) -> np.ndarray:
+        """Growth of the logarithm of the base during which the mean kernel stays negative at some lags.
+
+        Newton's steps, made shorter by what a bound of the curvature takes from them: it falls as the base grows.
+        """
+        share, grown = np.arange(self.n_blocks) / self.n_blocks, np.zeros(len(lags))
+        for _ in range(_STEPS):
+            u = lags[:, None] * np.exp(-(log_base + grown[:, None]) * share)
+            waves = sums.CosSin.from_phases(u, np)
+            value, slope = waves.mean_cos(), waves.summed(None, share * u)[1] / self.n_blocks
+            bend = np.mean(share * share * (u + u * u), axis=1)
+            depth = np.clip(-value - _DOUBT, 0.0, None)
+            with np.errstate(divide="ignore", invalid="ignore"):  # a single block does not bend
+                step = 2.0 * depth / (slope + np.sqrt(slope * slope + 2.0 * bend * depth))
+            step = np.where(depth > 0.0, np.minimum(step, _LONGEST), 0.0)
+            grown += step
+            if np.all((step < 0.1 * _WIDTH) | (grown > _LONGEST)):
+                break
+        return grown
 
 
 def _text(base: float | None) -> str:

@@ -6,7 +6,8 @@ without a differentiable formula are not learned.
 
 nu and alpha move a quantile x of Student's t or of a Gamma law, ``F(x; nu) = u``: the derivative is ``-(dF/dnu) /
 F'(x)`` (Figurnov et al., 2018, who have both laws among their examples). x is SciPy's, and the derivative a sum of
-exponentials at fixed nodes, which any library differentiates once more; good to about 1e-12 for nu from 0.05 to 200.
+exponentials at fixed nodes, which any library differentiates up to three times more; good to about 1e-12 for nu from
+0.05 to 200.
 """
 
 from __future__ import annotations
@@ -186,7 +187,8 @@ def _log_gamma_quantile(shape: Array, u: np.ndarray, xp: ModuleType) -> Array:
             return np.maximum(np.log(quantile), (np.log(u) + gammaln(own + 1.0)) / own)
 
     still = _detach(shape)
-    digamma, trigamma = (array.map_on_host(partial(polygamma, order), still, xp, "shape") for order in (0, 1))
+    orders = range(1 if isinstance(shape, np.ndarray) else 4)  # of the series of digamma
+    psi = [array.map_on_host(partial(polygamma, n), still, xp, "shape") / math.factorial(n) for n in orders]
 
     def slope(own: Array, s: Array) -> Array:
         a, x = own[..., None], xp.exp(s)[..., None]
@@ -197,7 +199,10 @@ def _log_gamma_quantile(shape: Array, u: np.ndarray, xp: ModuleType) -> Array:
         exponent = xp.where(is_below, a, a - 1.0) * power - x * xp.where(is_below, xp.expm1(-r), r)
         length, mean = _tail_and_mean(exponent, power, size[..., 0], xp)
         length = xp.where(is_below[..., 0], -length, length)
-        return length * (s + mean - digamma - trigamma * (own - still))
+        digamma = psi[-1]
+        for other in psi[-2::-1]:
+            digamma = other + (own - still) * digamma
+        return length * (s + mean - digamma)
 
     return _follow(shape, u, find, slope, xp)
 
@@ -210,7 +215,7 @@ def _detach(value: Array) -> Array:
 def _follow(value: Array, u: np.ndarray, find: Any, slope: Callable[[Array, Array], Array], xp: ModuleType) -> Array:
     """Return the quantiles of points that `find` has on the host, moved along their slope ``dx/dvalue``.
 
-    The step is of length 0: with the midpoint rule it has the first two derivatives.
+    The step is of length 0: by the classical Runge-Kutta method it has the first four derivatives.
     """
     still = _detach(value)
     if isinstance(value, np.ndarray):
@@ -218,8 +223,11 @@ def _follow(value: Array, u: np.ndarray, find: Any, slope: Callable[[Array, Arra
         return root + slope(still, root) * (value - still)
     shape = np.broadcast_shapes(tuple(value.shape), u.shape)
     root = array.map_on_host(find, xp.broadcast_to(still, shape), xp, "a parameter")
-    half = 0.5 * (value - still)
-    return root + 2.0 * half * slope(still + half, root + half * slope(still, root))
+    step = value - still
+    one = slope(still, root)
+    two = slope(still + 0.5 * step, root + 0.5 * step * one)
+    three = slope(still + 0.5 * step, root + 0.5 * step * two)
+    return root + step / 6.0 * (one + 2.0 * (two + three) + slope(still + step, root + step * three))
 
 
 def _tail_and_mean(exponent: Array, values: Array, size: Array, xp: ModuleType) -> tuple[Array, Array]:

@@ -91,6 +91,24 @@ def test_shapes_move_frequencies_by_the_derivative_of_the_distribution_function(
         np.testing.assert_allclose(of_matern, -z * z / w**2 * found, rtol=1e-10)
 
 
+@pytest.mark.parametrize(("text", "name"), [("matern", "nu"), ("rational_quadratic", "alpha")])
+def test_further_derivatives_by_a_shape_are_differences_of_those_before(text, name, torch):
+    u = np.linspace(0.03, 0.97, 6 if name == "nu" else 12).reshape(6, -1)
+
+    def derivatives(at):
+        value, found = learnable(at), []
+        of = (moved(u, text, **{name: value}).reshape(6) * torch.arange(1.0, 7.0)).sum()
+        for _ in range(4):
+            (of,) = torch.autograd.grad(of, value, create_graph=True)
+            found.append(of.item())
+        return np.array(found)
+
+    step = 1e-2
+    weights = np.array([1.0, -8.0, 8.0, -1.0]) / (12.0 * step)
+    found = sum(w * derivatives(2.3 + step * k) for w, k in zip(weights, (-2, -1, 1, 2), strict=True))
+    np.testing.assert_allclose(found[:3], derivatives(2.3)[1:], rtol=1e-6)
+
+
 def student_beside_median(nu, q):
     """Student's quantile at 1/2 + q: sqrt(2 nu) sinh(y), y by a series in q B(nu, 1/2), to its fourth power."""
     v = q * mp.beta(nu, 0.5)
