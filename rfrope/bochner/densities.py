@@ -12,7 +12,7 @@ from numpy.polynomial import legendre
 from rfrope._core.arguments import finite, flag, listed, show
 from rfrope.bochner import inversion
 from rfrope.bochner.piecewise import WEIGHTS, Function, Pieces, build
-from rfrope.bochner.reading import check_even, check_values
+from rfrope.bochner.reading import NOISE, check_even, check_values, measure_noise
 from rfrope.bochner.refusals import NotPositiveDefiniteError, UndecidedError
 from rfrope.bochner.tabulated import FLOOR, MEASURES, Certificate, Measure, read_measure, tabulate
 from rfrope.kernels import Kernel
@@ -169,13 +169,15 @@ def _resolve(
     law: Seen, measure: Measure, edges: np.ndarray, expected: float, *, endless: bool, beyond: bool
 ) -> tuple[inversion.Spectrum, float]:
     """The table of a law, its tail, and the integral of its error as seen at many more points."""
-    budget = MEASURES[1].panels + edges.size
+    budget, unit = MEASURES[1].panels + edges.size, 0.5 * (edges[0] + edges[1])
+    largest = float(np.max(np.abs(law(unit * 2.0 ** np.arange(-4.0, 5.0))))) or 1.0
+    tolerance = max(1e-13, NOISE / largest * measure_noise(lambda x: law(unit * x)))
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
         return FLOOR / (half * centre**measure.moment)
 
     for _ in range(_LOOKS):
-        pieces = build(law, edges, level, tolerance=1e-13, budget=budget, seen=law.all(), what="density")
+        pieces = build(law, edges, level, tolerance=tolerance, budget=budget, seen=law.all(), what="density")
         found = inversion.Spectrum(pieces, float(edges[-1]), math.inf, 0.0, 1.0)
         if endless:
             found = inversion.continue_tail(pieces, lambda w: np.full(w.shape, 1e-290), measure, expected)

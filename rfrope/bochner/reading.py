@@ -26,7 +26,7 @@ _PROBES = 8  # lags in each of them
 _REACH = 60  # octaves to the largest lag
 _TOLERANCE = 2e-14  # least error of phi on a panel
 _ROUGHEST = 1e-6  # typical error of phi up to which it is resolved
-_NOISE = 5.0  # times the typical error of phi, that which passes on a panel
+NOISE = 5.0  # times the typical error of phi, that which passes on a panel
 _NARROW = 2.0**-13  # half-widths of panels that show the noise of phi alone, as parts of the lag
 _ROUNDING = 1.5e-15  # error of phi and its transform, relative to the largest value on a panel
 _FLAT = 16  # power of the lag in the exponent of a window that is 1 to rounding up to a tenth of its width
@@ -160,7 +160,7 @@ def read_lags(phi: Function, measure: Measure, scale: float, whole: np.ndarray) 
 
     octaves = np.arange(_REACH + 1)
     sampled = scaled((2.0 ** octaves[:, None] * (1.0 + _FRACTIONS)).ravel()).reshape(octaves.size, -1)
-    atom, noise = _find_limit(sampled, scale), _measure_noise(scaled)
+    atom, noise = _find_limit(sampled, scale), measure_noise(scaled)
     sizes = np.max(np.abs(sampled - atom), axis=1)
     matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(measure.ndim) * octaves), 1e-15 * abs(atom))
     wanted = int(np.max(np.nonzero(matter)[0], initial=-1)) + 1
@@ -171,7 +171,7 @@ def read_lags(phi: Function, measure: Measure, scale: float, whole: np.ndarray) 
     kinks = np.arange(1.0, _WHOLE + 1.0) if scale > 1.0 else np.empty(0)
     bends = [np.abs(phi(kinks - h) - 2.0 * phi(kinks) + phi(kinks + h)) for h in (2.0**-6, 2.0**-7)]
     kinks = kinks[(bends[1] > _KINK * bends[0]) & (bends[1] > _OVERLOOKED)] / scale
-    tolerance = max(_TOLERANCE, _NOISE * noise)
+    tolerance = max(_TOLERANCE, NOISE * noise)
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
         return tolerance * np.minimum(1.0, 1.0 / centre) ** measure.moment
@@ -200,8 +200,8 @@ def read_lags(phi: Function, measure: Measure, scale: float, whole: np.ndarray) 
     return Lags(pieces, scale, atom, errors, max(noise, _ROUNDING), taper)
 
 
-def _measure_noise(phi: Function) -> float:
-    """Return the typical error of phi: what is not smooth on panels so narrow that all else is."""
+def measure_noise(phi: Function) -> float:
+    """Return the typical error of a function at arguments near 1: what is not smooth on panels so narrow."""
     places = 2.0 ** np.arange(-4.0, 5.0)[:, None, None] * (1.0 + _FRACTIONS[:8, None])
     points = places * (1.0 + _NARROW * (1.0 + NODES))
     values = phi(points.ravel()).reshape(points.shape)

@@ -73,6 +73,21 @@ def test_bands_that_are_far_apart_are_kept(normalise):
     assert error(made, law) < 1e-12
 
 
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_a_density_in_single_precision_has_that_error(ndim):
+    made = bochner.from_density(lambda w: normal(np.float32(w)), ndim=ndim, normalise=True)
+    lags = np.geomspace(1e-3, 10.0, 50)
+    worst = float(
+        np.max(
+            np.abs(
+                made.phi(np.stack([lags] + [0.0 * lags] * (ndim - 1), -1) if ndim > 1 else lags)
+                - np.exp(-0.5 * lags**2)
+            )
+        )
+    )
+    assert worst < made.certificate.sup_error < 1e-6
+
+
 def check_laws(maker, seeds, bound):
     for seed in seeds:
         law = drawn(maker, seed)
