@@ -450,13 +450,9 @@ def test_what_is_no_number_stays_where_it_is(place, bad, axes):
     stream=st.one_of(st.integers(0, 9), st.just(2**32 - 3)),
     streams=st.integers(0, 3),
 )
-def test_uniforms_are_those_of_the_generic_function_bit_for_bit(place, key, start, count, columns, stream, streams):
-    module, options = backend(place, "estimators"), {"stream": stream, "streams": streams}
-    with at_work(place):
-        if place == "cuda":
-            found = module._uniforms(key, start, count, columns, stream, streams, np.empty(0), np)
-        else:
-            found = module.uniforms(key, start, count, columns, **options)
+def test_uniforms_are_those_of_the_generic_function_bit_for_bit(key, start, count, columns, stream, streams):
+    module, options = backend("cpu", "estimators"), {"stream": stream, "streams": streams}
+    found = module.uniforms(key, start, count, columns, **options)
     np.testing.assert_array_equal(found, random.uniforms.generic(key, start, count, columns, **options))
 
 
