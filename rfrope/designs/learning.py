@@ -104,8 +104,8 @@ class LearnedKernel:
             raise ValueError(f"parameters has {sorted(parameters)}; expected {sorted(self.parameters)}")
         xp, device = array.shared(**parameters)
         rows = []
-        for name, value in parameters.items():
-            x, start = array.widen(array.numbers(value, xp, name=name, device=device), xp), self.parameters[name]
+        for name, start in self.parameters.items():
+            x = array.widen(array.numbers(parameters[name], xp, name=name, device=device), xp)
             if tuple(x.shape) != start.shape:
                 raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {start.shape}")
             rows.append(xp.reshape(x, (*self.points.shape[:-2], -1)))
