@@ -109,17 +109,16 @@ def _moment_coefficients(coefficients: tuple[float, ...], times: float) -> tuple
 
 
 def matern(nu: float, t: Array, xp: ModuleType) -> CosMoments:
-    """Return these moments of the Matérn function of `special.matern`, at t >= 0.
-
-    Other orders than half-integers below 20 have the digits of ``1 - Phi``.
-    """
+    """Return these moments of the Matérn function of `special.matern`, at t >= 0."""
     far = subtract_phi(special.matern(nu, t, xp), special.matern(nu, 2.0 * t, xp))
     if nu >= special.UNIFORM_ORDER:
         share = 0.25 * t * (t / nu)
         return _near_or_far(share < _SHARE, _large_order_series(nu), share, 4.0, far, xp)
     if (2.0 * nu) % 2.0 == 1.0:
         return _near_or_far(t < 1.0, _half_integer_series(int(nu)), t, 2.0, far, xp)
-    return far
+    near = (t > 0.0) & (t < 1.0)
+    close = _temme_series(nu, xp.where(near, t, xp.ones_like(t)), xp)
+    return xp.where(near, close[0], far[0]), xp.where(near, close[1], far[1])
 
 
 @lru_cache(maxsize=256)
@@ -143,3 +142,55 @@ def _half_integer_series(p: int) -> list[float]:
         float(sum(polynomial[j] * Fraction((-1) ** (k - j), factorial(k - j)) for j in range(min(k, p) + 1)))
         for k in range(_LINE_TERMS)
     ]
+
+
+def _temme_series(nu: float, t: Array, xp: ModuleType) -> CosMoments:
+    """CosMoments from ``A(z) + W B(z)`` of `special.temme_polynomials`, z = t^2/4 below 1/4.
+
+    At twice the lag z is ``4 z``, and W is less by ``change``.
+    """
+    steps, constant, slope = _temme_coefficients(nu)
+    mu, first = nu - steps, max(steps, 1)
+    half = xp.log(t) - math.log(2.0)
+    z, power = 0.25 * t * t, xp.exp((2.0 * mu) * half)
+    f, g = _polynomial(constant, z, 4.0)
+    if not steps:
+        share = slope[0] / (2.0 * mu) * power
+        f, g = f + share, g + (2.0 - 0.5 * 4.0**mu) * share
+    if not slope[first:]:
+        return f, g
+    w = special.temme_w(mu, 0, half, z, xp)
+    change = power * (math.expm1(mu * math.log(4.0)) / (2.0 * mu)) if mu else math.log(2.0)
+    twice = [0.5 * c * 4.0**k for k, c in enumerate(slope)]
+    even = [2.0 * c - d for c, d in zip(slope, twice, strict=True)]
+    at_lag, even_part, at_twice = (special.polynomial(part[first:], z) * z**first for part in (slope, even, twice))
+    return f - w * at_lag, g - w * even_part - change * at_twice
+
+
+@lru_cache(maxsize=256)
+def _temme_coefficients(nu: float) -> tuple[int, list[float], list[float]]:
+    """Steps from nu down to its order near 0, and A and B of the Matérn function, by the recurrence of K.
+
+    B has no power below that number of steps, and those of A below it are ``1 / (k! (1 - nu)_k)``; the recurrence has
+    them to rounding only.
+    """
+    steps = round(nu)
+    mu = nu - steps
+    zeroth, first = special.temme_polynomials(mu)
+    if not steps:
+        factor = nu * 2.0 ** (1.0 - nu) / math.gamma(1.0 + nu)
+        constant, slope = ([factor * c for c in part] for part in zeroth)
+        return steps, constant, slope
+    found = []
+    for before, value in zip(zeroth, first, strict=True):
+        before = [2.0 ** (1.0 - mu) / math.gamma(2.0 + mu) * c for c in before]
+        value = [2.0**-mu / math.gamma(1.0 + mu) * c for c in value]
+        for step in range(1, steps):
+            factor = 1.0 if step == 1 else 1.0 / ((mu + step) * (mu + step - 1.0))
+            before, value = value, [c + factor * d for c, d in zip(value, [0.0, *before[:-1]], strict=True)]
+        found.append(value)
+    constant, slope = found
+    below = [1.0]
+    for k in range(1, min(steps, len(constant))):
+        below.append(below[-1] / (k * (k - nu)))
+    return steps, below + constant[len(below) :], [0.0] * min(steps, len(slope)) + slope[steps:]
