@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,38 +14,52 @@ from rfrope.engines import formats, formulas, observed
 from rfrope.engines.formulas import RefusedError
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, ExportRequest, make_engine
 
-# every so many-th layer is full, unless the config says which under the second key
-_FULL = {"gemma3_text": (6, ""), "cohere2": (4, ""), "gemma3n_text": (5, "layer_types")}
-_FULL |= {"gemma4_text": (5, "layer_types"), "olmo3": (4, "layer_types")}
+_PATTERNED = {"gemma3_text": 6, "cohere2": 4}  # whose layers follow sliding_window_pattern, whatever layer_types says
+_LISTED = {"gemma4_text": 5, "gemma3n_text": 5, "olmo3": 4}  # with layer_types, else every so many-th is full
 _NEEDS: dict[str, tuple[str, ...]] = {"llama4_text": ("no_rope_layers",)}
 _NEEDS |= {"exaone4": ("rope_scaling", "sliding_window_pattern", "sliding_window", "head_dim")}
 _LEAST = 8  # positions: an original context that whole numbers say well enough
 
 
 def _find_layers(config: ConfigRope) -> tuple[int, ...] | None:
-    """Return the layers that turn, or those of one kind; where no rule is here, as in transformers."""
-    raw, model, kind = config.raw, config.rope.source.model, config.model_type
+    """Return the layers that turn, or those of one kind."""
+    raw, model = config.raw, config.rope.source.model
     count = raw.get("num_hidden_layers")
     if model.layers is None or count is None:
         return None
-    for key in _NEEDS.get(kind, ()) if "." not in model.name and model.name != "text_config" else ():
+    for key in _NEEDS.get(config.model_type, ()) if "." not in model.name and model.name != "text_config" else ():
         formulas.require_key({name: True for name in raw}, key)
-    if kind == "llama4_text" and model.name:  # whatever no_rope_layers says
-        return tuple(i for i in range(count) if (i + 1) % 4)
-    if kind in ("llama4_text", "smollm3") and raw.get("no_rope_layers") == []:
-        raise RefusedError(f"stops with an error: no_rope_layers has 0 entries, not {count}")
-    if kind == "exaone4":
+    if config.model_type in ("smollm3", "llama4_text", "exaone4"):
+        return tuple(filter(_find_turning(config), range(count)))
+    if config.model_type in _LISTED:
+        every, kinds = _LISTED[config.model_type], raw.get("layer_types")
+        kinds = kinds or ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(count)]
+        return tuple(i for i in range(count) if kinds[i] == config.kind)
+    if config.model_type in _PATTERNED:
+        every = raw.get("sliding_window_pattern", _PATTERNED[config.model_type])
+        is_full = config.kind == "full_attention"
+        return tuple(i for i in range(count) if ((i + 1) % every == 0) == is_full)
+    return model.layers
+
+
+def _find_turning(config: ConfigRope) -> Callable[[int], Any]:
+    """Return whether a layer turns, whatever ``layer_types`` says; a part of Llama 4 ignores ``no_rope_layers``."""
+    raw, flags = config.raw, config.raw.get("no_rope_layers")
+    if config.model_type == "exaone4":
         pattern = raw["sliding_window_pattern"]
         if not isinstance(pattern, str | None):
             raise RefusedError("stops with an error: sliding_window_pattern is not a string of L and G")
-        return tuple(i for i in range(count) if not pattern or pattern[i % len(pattern)] == "L")
-    if kind in _FULL:
-        every, key = _FULL[kind]
-        every = every if key else raw.get("sliding_window_pattern", every)
-        kinds = raw.get(key) or ["" if (i + 1) % every else "full_attention" for i in range(count)]
-        is_full = config.kind == "full_attention"
-        return tuple(i for i in range(count) if (kinds[i] == "full_attention") == is_full)
-    return model.layers
+        return lambda i: not pattern or pattern[i % len(pattern)] == "L"
+    is_small, expected = config.model_type == "smollm3", raw["num_hidden_layers"]
+    if is_small and flags is None:
+        every = raw.get("no_rope_layer_interval", 4)
+        return lambda i: (i + 1) % every
+    if not is_small and config.rope.source.model.name:
+        return lambda i: (i + 1) % 4
+    flags = flags or ()
+    if len(flags) < expected:
+        raise RefusedError(f"stops with an error: no_rope_layers has {len(flags)} entries, not {expected}")
+    return lambda i: flags[i]
 
 
 def _make_periods(request: ExportRequest) -> dict[str, Any]:

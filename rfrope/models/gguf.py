@@ -221,7 +221,7 @@ def _make(
     held: Metadata, about: Mapping[str, Any], seq_len: int | None, sliding: Mapping[str, Any] | None = None
 ) -> Rope:
     """Return the Rope of layers with full attention, or with what differs under a window."""
-    head, turned = read_widths(held, about, "" if sliding is None else "_swa")
+    head, turned = _read_widths(held, about, "" if sliding is None else "_swa")
     is_scaled, context = sliding is None or sliding["scaled"], held.get("context_length")
     theta = held.get("rope.freq_base", 1e4)
     theta = theta if sliding is None else held.get("rope.freq_base_swa", sliding.get("base", theta))
@@ -296,7 +296,7 @@ def _apply_yarn(
     return np.asarray(made.frequencies), sharper, softmax, keys
 
 
-def read_widths(held: Metadata, about: Mapping[str, Any], suffix: str) -> tuple[int, int]:
+def _read_widths(held: Metadata, about: Mapping[str, Any], suffix: str) -> tuple[int, int]:
     """Return the width of a head, and how many of its features turn; with latent attention the latter twice."""
     heads = held.get("attention.head_count")
     head = held.get("attention.key_length") or (heads and held.get("embedding_length", 0) // heads)

@@ -293,6 +293,11 @@ FOUND = [  # a config, the engines beside transformers, and what is found, in sh
     (TRADITIONAL, ["MLX-LM"], "MLX-LM: pairs features as 'interleaved', and transformers ... "),
     (IN_PART, ["vLLM"], "vLLM: turns 64 features of a head, not 128, and scores of equal content ... "),
     *((SMOL | flags, READERS) for flags in ({}, {"no_rope_layer_interval": 2}, {"no_rope_layers": [1, 0, 1, 1]})),
+    (LLAMA4 | {"no_rope_layers": None}, ["MLX-LM"],
+     "MLX-LM: stops with an error: no_rope_layers has 0 entries, not 8"),
+    (SMOL | {"layer_types": BOTH * 2, "rope_parameters": dict.fromkeys(BOTH, LOCAL | {"rope_theta": 5e6})},
+     READERS, "sliding_attention: MLX-LM: turns layers 0-2 by it, where transformers turns layers 0, 2",
+     "full_attention: MLX-LM: turns layers 0-2 by it, where transformers turns layer 1"),
     (COHERE, ["vLLM", "MLX-LM"]),
     (COHERE | LAST, ["vLLM", "MLX-LM"], "MLX-LM: turns layers 0-2 by it, where transformers turns layers 1-3"),
     (oss(), READERS, "MLX-LM: frequencies differ by ... it does not read truncate"),
@@ -314,7 +319,7 @@ def test_what_is_found(index):
     config, names, *expected = FOUND[index]
     found = models.compare(config, ["transformers", *names])
     states = {engine.status for rope in found.ropes for engine in rope.engines}
-    assert ("unknown" in states) == (config["model_type"] == "smollm3")  # of which exllamav3 has no class
+    assert ("unknown" in states) == (config["model_type"] == "smollm3")  # of which SGLang has no class
     for line, words in zip(found.findings, expected, strict=True):
         start, _, end = words.partition(" ... ")
         assert line.startswith(start)

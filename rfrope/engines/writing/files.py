@@ -17,7 +17,6 @@ from rfrope._core.arguments import path_of, printable, show
 from rfrope._core.files import Content, load_package
 from rfrope.data.model_types import known
 from rfrope.models import configs, from_config
-from rfrope.models.gguf import read_metadata, read_widths
 from rfrope.models.parts import NAMES
 from rfrope.models.rope_parameters import DICTS
 from rfrope.rotation.rope import Rope
@@ -162,9 +161,9 @@ def copy_gguf(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, 
         If the model is not a GGUF, is truncated, is split, or has another architecture or width.
     """
     library, path = files.load_package("gguf", _NEED), path_of("model", model)
-    name = made["architecture"]
-    _check(path, made)
     reader = _read(library, path)
+    name = made["architecture"]
+    _check(reader, path, made)
     quiet = logging.getLogger(library.gguf_writer.__name__)
     level = quiet.level
     quiet.setLevel(logging.WARNING)
@@ -190,8 +189,8 @@ def copy_gguf(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, 
 
 def read_architecture(model: str | os.PathLike[str]) -> str:
     """Return the name of a GGUF's architecture."""
-    files.load_package("gguf", _NEED)  # without which no copy is written
-    return read_metadata(path_of("model", model)).name
+    path = path_of("model", model)
+    return str(_value(_read(files.load_package("gguf", _NEED), path), path, "general.architecture"))
 
 
 def _copy_keys(library: ModuleType, reader: Any, writer: Any, name: str, keys: Mapping[str, Any]) -> None:
@@ -210,16 +209,18 @@ def _copy_keys(library: ModuleType, reader: Any, writer: Any, name: str, keys: M
         writer.add_key_value(key, value, library.GGUFValueType[kinds[type(value)]])
 
 
-def _check(path: str, made: Mapping[str, Any]) -> None:
+def _check(reader: Any, path: str, made: Mapping[str, Any]) -> None:
     """Refuse a file that the tensors do not fit."""
     name, width = made["architecture"], made["keys"][f"{made['architecture']}.rope.dimension_count"]
-    held = read_metadata(path)
-    if held.name != name:
-        own = show(held.name)
-        raise ValueError(f"{path} is of architecture {own}, not {name!r}; expected architecture={own}")
-    if (held.values.get("split.count") or 1) > 1:
+    found = _value(reader, path, "general.architecture")
+    if found != name:
+        raise ValueError(f"{path} is of architecture {show(found)}, not {name!r}; expected architecture={show(found)}")
+    if (_optional(reader, "split.count") or 1) > 1:
         raise ValueError(f"{path} is one part of several; expected a whole GGUF, as llama-gguf-split --merge makes")
-    _, turned = read_widths(held, {}, "")
+    own = _optional(reader, f"{name}.attention.key_length")
+    if own is None:
+        own = _value(reader, path, f"{name}.embedding_length") // _value(reader, path, f"{name}.attention.head_count")
+    turned = _optional(reader, f"{name}.rope.dimension_count") or own
     if turned != width:
         raise ValueError(f"{path} turns {turned} features of a head, and the Rope turns {width}; expected the same")
 
@@ -229,9 +230,23 @@ def _read(library: ModuleType, path: str) -> Any:
         with files.open_regular(path) as file:  # the reader maps it, so it may be closed
             size = os.fstat(file.fileno()).st_size
             reader = library.GGUFReader(file)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: there is no such file; expected the GGUF of a model") from None
     except _UNREADABLE as error:
         reason = printable(f"{type(error).__name__}: {error}")
         raise ValueError(f"{path} is not a GGUF, or is damaged ({reason})") from None
     if any(one.data.nbytes != one.n_bytes or one.data_offset + one.n_bytes > size for one in reader.tensors):
         raise ValueError(f"{path} is truncated; expected a whole GGUF")
     return reader
+
+
+def _optional(reader: Any, key: str) -> Any:
+    field = reader.get_field(key)
+    return None if field is None else field.contents()
+
+
+def _value(reader: Any, path: str, key: str) -> Any:
+    value = _optional(reader, key)
+    if value is None or isinstance(value, list):
+        raise ValueError(f"{path} has no {key} of its own, or one for each layer; expected one for the whole model")
+    return value
