@@ -119,5 +119,5 @@ def _worst_rows(results: list[Validation]) -> list[tuple[str, ...]]:
         pair = "" if row.pair is None else str(row.pair)
         numbers = (f"{row.closed_form:.6g}", f"{row.estimate:.6g}", f"{row.stderr:.2g}", f"{row.z:+.2f}")
         cells = (result.kernel, row.place, row.quantity, pair, *numbers)
-        worst.setdefault((result.kernel, row.lag, row.quantity), cells)
+        worst.setdefault((id(result), row.lag, row.quantity), cells)
     return [_COLUMNS, *[*worst.values()][:_WORST]]

@@ -312,6 +312,9 @@ class Halving:
         if asked != self._question:
             other = ", ".join(sorted(k for k in self._question if asked.get(k) != self._question[k]))
             raise ValueError(f"{self._path} is the checkpoint of another call ({other} differ); expected a new name")
+        parts = {str(part): part for part in self.options.validation}
+        for one in told["history"]:
+            one["validation"] = {parts[name]: loss for name, loss in one["validation"].items()}
         self.history, self.readings = told["history"], told["readings"]
         for i, (learner, numbers) in enumerate(zip(self.learners, told["learners"], strict=True)):
             own = {name.partition("/")[2]: one for name, one in found.items() if name.startswith(f"{i}/")}
@@ -324,7 +327,10 @@ class Halving:
             return
         states = [one.state() for one in self.learners]
         tensors = {f"{i}/{name}": one for i, (own, _) in enumerate(states) for name, one in own.items()}
-        told = {"history": self.history, "readings": self.readings, "learners": [numbers for _, numbers in states]}
+        history = [
+            one | {"validation": {str(part): x for part, x in one["validation"].items()}} for one in self.history
+        ]
+        told = {"history": history, "readings": self.readings, "learners": [numbers for _, numbers in states]}
         self._latest = tensors, {"question": json.dumps(self._question), "state": json.dumps(told)}
         if time.monotonic() - self._saved >= _SECONDS:
             self._write()
@@ -365,5 +371,6 @@ def frozen(model: Module) -> Iterator[None]:
             undo.callback(setattr, part, "training", part.training)
         for one in model.parameters():
             undo.callback(one.requires_grad_, one.requires_grad)
-        model.eval().requires_grad_(False)
+        model.eval()
+        model.requires_grad_(False)
         yield

@@ -209,21 +209,22 @@ def read_heads(
 def read_ids(name: str, ids: Any, model: Module) -> Any:
     """Return the token ids of a document, ``(1, tokens)``, beside the model."""
     try:
-        found = torch.as_tensor(ids if isinstance(ids, torch.Tensor) else np.asarray(ids))
+        found = np.asarray(ids.detach().cpu() if isinstance(ids, torch.Tensor) else ids)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} is {show(ids)}; expected token ids, whole numbers (tokens,)") from None
-    if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
-        dtype = str(found.dtype).removeprefix("torch.")
-        raise TypeError(f"{name} has dtype {dtype}; expected token ids, whole numbers")
+        found = np.asarray(None)
+    if found.dtype.kind not in "iufcb":
+        raise TypeError(f"{name} is {show(ids)}; expected token ids, whole numbers (tokens,)")
+    if found.dtype.kind not in "iu" and found.size:
+        raise TypeError(f"{name} has dtype {found.dtype}; expected token ids, whole numbers")
     if found.ndim != 1 or not len(found):
-        raise ValueError(f"{name} has shape {tuple(found.shape)}; expected the ids of its tokens, (tokens,)")
+        raise ValueError(f"{name} has shape {found.shape}; expected the ids of its tokens, (tokens,)")
     embeddings = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
     size = getattr(embeddings, "num_embeddings", None)
     for one in (int(found.min()), int(found.max())):
         if one < 0 or (size is not None and one >= size):
             most = "at least 0" if size is None else f"0 to {size - 1}, the vocabulary of the model"
             raise ValueError(f"{name} has the token {one}; expected {most}")
-    return found.to(next(model.parameters()).device, torch.int64)[None]
+    return torch.from_numpy(found.astype(np.int64)).to(next(model.parameters()).device)[None]
 
 
 def _run(model: Module, ids: Any, undo: ExitStack) -> None:

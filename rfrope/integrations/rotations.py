@@ -424,7 +424,7 @@ def _has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
             table = torch.zeros(1, 2, width, dtype=torch.complex64 if "freqs_cis" in tables else None)
             try:
                 rotation(**dict.fromkeys(needed, x) | dict.fromkeys(tables, table[(0,) * (4 - axes)]))
-            except (RuntimeError, IndexError):
+            except (RuntimeError, IndexError, ValueError, AssertionError):
                 continue
             return last
     return False

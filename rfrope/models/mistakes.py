@@ -119,6 +119,8 @@ def mistakes(rope: Rope) -> Iterator[tuple[str, np.ndarray]]:
         for name, changed in (*_change_scheme(rope, parameters), *_change_values(rope, parameters)):
             yield from _make(rope, name, changed)
         yield from _change_exponents(rope, parameters["rope_theta"], frequencies)
+        if parameters["rope_type"] == "yarn" and isinstance(parameters.get(_ORIGINAL, rope.context), int):
+            yield "those of beta_fast and beta_slow swapped", _swap_betas(rope, parameters)
     yield "the frequencies in reverse order", frequencies[::-1]
     yield "the frequencies sorted from fast to slow", np.sort(frequencies)[::-1]
     yield "the frequencies sorted from slow to fast", np.sort(frequencies)
@@ -180,6 +182,17 @@ def _make(rope: Rope, name: str, parameters: dict[str, Any]) -> Iterator[tuple[s
     except (ValueError, TypeError):
         return
     yield name, np.asarray(made.frequencies, dtype=np.float64)
+
+
+def _swap_betas(rope: Rope, parameters: dict[str, Any]) -> np.ndarray:
+    """Return YaRN's frequencies with a falling instead of a rising ramp; the scheme itself refuses such values."""
+    width, base = 2 * rope.n_blocks, parameters["rope_theta"]
+    original, plain = parameters.get(_ORIGINAL, rope.context), ladder(width, base)
+    assert original is not None  # guaranteed by the caller
+    betas = parameters.get("beta_slow") or 1.0, parameters.get("beta_fast") or 32.0
+    low, high = schemes.ramp_ends(width, math.log(base), original, *betas, parameters.get("truncate", True))
+    ramp = np.clip((np.arange(width // 2) - low) / (high - low), 0.0, 1.0)
+    return np.asarray(plain * (1.0 - ramp) + plain / parameters["factor"] * ramp)
 
 
 def _change_exponents(rope: Rope, base: float, frequencies: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

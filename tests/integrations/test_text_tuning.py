@@ -176,7 +176,7 @@ def test_texts_are_ids_strings_or_files(model, tmp_path):
 
     first, *others = (
         tuned(model, given, starts="ntk", steps=1, tokenizer=tokenizer)
-        for given in (documents(), words, sorted(tmp_path.iterdir()))
+        for given in (documents(), [np.asarray(one, ">u2") for one in documents()], words, sorted(tmp_path.iterdir()))
     )
     assert all(one.history == first.history for one in others)
 
