@@ -1,25 +1,56 @@
-"""Frequencies of several axes: one ladder for each coordinate of an image or a video."""
+"""Ropes of several axes: one ladder for each coordinate of an image or a video."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import whole
+from rfrope._core.arguments import positive, whole
 from rfrope.data.model_types import read_table
+from rfrope.rotation.provenance import ModelPart, Provenance
+from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import ladder
 
 # what is known of diffusers' rotary models, by the ``_class_name`` of their configs
-DIFFUSERS: Mapping[str, Mapping[str, Any]] = {
-    name: {"axial": "diffusers", "pairing": "interleaved", **entry} for name, entry in read_table("diffusers").items()
-}
+DIFFUSERS: Mapping[str, Mapping[str, Any]] = read_table("diffusers")
 
 
-def split_ladder(layout: str, head_dim: int, theta: float) -> tuple[np.ndarray, tuple[int, ...] | None]:
-    """Return frequencies and sections of a vision model by how its class uses a ladder; see ``axial`` of the table."""
+def make_axial(layout: str, head_dim: int, theta: float, pairing: str | None, model: ModelPart) -> Rope:
+    """Return the Rope of a vision model by how its class uses a ladder; see ``axial`` of `data.model_types`."""
+    return _make_rope(*_split_ladder(layout, head_dim, theta), theta, head_dim, pairing, model)
+
+
+def make_diffusers(held: Mapping[str, Any], pairing: str | None, model: ModelPart) -> Rope:
+    """Return the Rope of a diffusers config: one ladder for each axis, or in LTX one over all heads for all axes."""
+    entry = DIFFUSERS[model.model_type]
+    theta = positive("rope_theta", held.get("rope_theta", entry["rope_theta"]))
+    width, heads = (
+        whole(key, held.get(key, entry.get(key, 1)), 1) for key in ("attention_head_dim", "num_attention_heads")
+    )
+    if "num_attention_heads" in entry:  # LTX: axes in turn, with blocks that stand still before them
+        if width % 2:
+            raise ValueError(f"attention_head_dim is {width}; expected an even number")
+        ladder_of_all = theta ** np.linspace(0.0, 1.0, width * heads // 6) * (math.pi / 2.0)
+        turning = (ladder_of_all[:, None, None] * np.eye(3)).reshape(-1, 3)
+        flat = np.zeros((width * heads // 2, 3))
+        flat[len(flat) - len(turning) :] = turning
+        host, sections = flat.reshape(heads, width // 2, 3), None
+    else:
+        side = width // 6 * 2  # Wan's rows and columns; frames have the rest
+        widths = held.get(entry.get("axes", ""), entry.get("widths", [width - 2 * side, side, side]))
+        widths = [whole(f"{entry.get('axes')}[{i}]", one, 2) for i, one in enumerate(widths)]
+        host = np.concatenate([ladder(one, theta) for one in widths])
+        width, sections = sum(widths), tuple(one // 2 for one in widths)
+    model = replace(model, note=entry.get("note", ""), qk_head_dim=width)
+    return _make_rope(host, sections, theta, width, pairing or "interleaved", model)
+
+
+def _split_ladder(layout: str, head_dim: int, theta: float) -> tuple[np.ndarray, tuple[int, ...] | None]:
+    """Return frequencies and sections of a vision model by how its class uses a ladder."""
     axes = 3 if layout == "thirds" else 2
     if layout != "thirds" and head_dim % 4:
         raise ValueError(f"head_dim is {head_dim}; expected a multiple of 4: two axes, and two features a block")
@@ -36,22 +67,14 @@ def split_ladder(layout: str, head_dim: int, theta: float) -> tuple[np.ndarray, 
     return host, (one.size,) * axes
 
 
-def split_axes(
-    held: Mapping[str, Any], entry: Mapping[str, Any], theta: float
-) -> tuple[np.ndarray, tuple[int, ...] | None]:
-    """Return those of a diffusers config: one ladder for each axis, or in LTX one over all heads for all axes."""
-    width, heads = (
-        whole(key, held.get(key, entry.get(key, 1)), 1) for key in ("attention_head_dim", "num_attention_heads")
-    )
-    if "num_attention_heads" in entry:  # LTX: axes in turn, with blocks that stand still before them
-        if width % 2:
-            raise ValueError(f"attention_head_dim is {width}; expected an even number")
-        ladder_of_all = theta ** np.linspace(0.0, 1.0, width * heads // 6) * (math.pi / 2.0)
-        turning = (ladder_of_all[:, None, None] * np.eye(3)).reshape(-1, 3)
-        flat = np.zeros((width * heads // 2, 3))
-        flat[len(flat) - len(turning) :] = turning
-        return flat.reshape(heads, width // 2, 3), None
-    side = width // 6 * 2  # Wan's rows and columns; frames have the rest
-    widths = held.get(entry.get("axes", ""), entry.get("widths", [width - 2 * side, side, side]))
-    widths = [whole(f"{entry.get('axes')}[{i}]", one, 2) for i, one in enumerate(widths)]
-    return np.concatenate([ladder(one, theta) for one in widths]), tuple(one // 2 for one in widths)
+def _make_rope(
+    frequencies: np.ndarray,
+    sections: tuple[int, ...] | None,
+    theta: float,
+    head_dim: int,
+    pairing: str | None,
+    model: ModelPart,
+) -> Rope:
+    """Return a Rope of several axes."""
+    source = Provenance(rope_parameters={"rope_type": "axial", "rope_theta": theta}, model=model)
+    return Rope(frequencies, pairing=pairing, head_dim=head_dim, sections=sections, source=source)

@@ -15,11 +15,11 @@ from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
 from rfrope.models import layer_patterns
 from rfrope.models.accounting import Facts, find_unread, list_asides, read_pairing
-from rfrope.models.axial import DIFFUSERS, split_axes, split_ladder
+from rfrope.models.axial import DIFFUSERS, make_axial, make_diffusers
 from rfrope.models.gguf import find_file, find_gguf, read_gguf, translate_params
 from rfrope.models.parts import NAMES, Part, list_parameters
 from rfrope.models.rope_parameters import DICTS, make_rope, place_rope, read_scheme
-from rfrope.rotation.provenance import ModelPart, Provenance
+from rfrope.rotation.provenance import ModelPart
 from rfrope.rotation.rope import Rope, refuse_polar
 from rfrope.scaling import schemes
 from rfrope.scaling.schemes import positive
@@ -217,6 +217,8 @@ def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Readin
     reading.place = name if name.count(".") < _DEEPEST else name[:80]
     if name.count(".") >= _DEEPEST:
         raise ValueError(f"parts are nested deeper than {_DEEPEST}; expected a model's config")
+    if (of_diffusers := held.get("_class_name")) in DIFFUSERS:
+        return [_read_diffusers(name, Part(held, str(of_diffusers), {}), reading)]
     model_type, table = _find_table(name, held, parent)
     part = Part(_add_inner_base(held, model_type), model_type, table)
     if table.get("dict") is False:
@@ -308,8 +310,6 @@ def _find_table(name: str, held: Mapping[str, Any], parent: str) -> tuple[str, M
     The entry is that of its own type, or else that of the part in its parent's type.
     """
     model_type, key = held.get("model_type") or "", name.rpartition(".")[2]
-    if (of_diffusers := held.get("_class_name", "")) in DIFFUSERS:
-        return of_diffusers, DIFFUSERS[of_diffusers]
     if not isinstance(model_type, str):
         raise TypeError(f"model_type is {show(model_type)}; expected a name")
     kind = key.removesuffix("_config")
@@ -466,22 +466,20 @@ def _needs_pairing(part: Part) -> bool:
     return is_latent or any(one.get(key) for one in _find_dicts(part) for key in ("mrope_section", "xdrope_section"))
 
 
+def _read_diffusers(name: str, part: Part, reading: _Reading) -> PartLayers:
+    """Return a part of diffusers with its Rope."""
+    origin = "known" if reading.pairing is None else "given"
+    model = ModelPart(name=name, model_type=part.model_type, pairing_from=origin, windows={"": None})
+    own = PartLayers(name, part, (), {"": make_diffusers(part.held, reading.pairing, model)})
+    _account(part, [*own.ropes.values()], [own])
+    return own
+
+
 def _make_axial(part: Part, reading: _Reading) -> Rope:
     """Return a RoPE of several image axes."""
     theta = part.parameters.get("rope_theta", part.first("rope_theta"))
     theta = positive("rope_theta", part.usual["rope_theta"] if theta is None else theta)
-    if (layout := part.table["axial"]) == "diffusers":
-        frequencies, sections = split_axes(part.held, part.table, theta)
-        head_dim = 2 * frequencies.shape[1 if frequencies.ndim == 3 else 0]
-    else:
-        head_dim = part.head_dim("", part.parameters)
-        frequencies, sections = split_ladder(layout, head_dim, theta)
+    head_dim = part.head_dim("", part.parameters)
     pairing, about = _find_pairing(part, reading)
     model = ModelPart(**about, windows={"": None}, qk_head_dim=head_dim)
-    return Rope(
-        frequencies,
-        pairing=pairing,
-        head_dim=head_dim,
-        sections=sections,
-        source=Provenance(rope_parameters={"rope_type": "axial", "rope_theta": theta}, model=model),
-    )
+    return make_axial(part.table["axial"], head_dim, theta, pairing, model)

@@ -5,6 +5,7 @@ import pytest
 from conftest import rows
 
 import rfrope
+from rfrope import models
 
 WAN = {"_class_name": "WanTransformer3DModel", "attention_head_dim": 128, "rope_max_seq_len": 1024}
 QWEN = {"_class_name": "QwenImageTransformer2DModel", "axes_dims_rope": [16, 56, 56], "use_layer3d_rope": False}
@@ -21,6 +22,20 @@ def test_rotary_models_of_diffusers(config, shape, sections, ends):
     assert rope.source.model.pairing_from == "known"
     with pytest.raises(ValueError, match=r"^yarn is .*, and is not read for model_type"):
         rfrope.from_config(config | {"yarn": {"factor": 2.0}})
+
+
+@pytest.mark.parametrize(("config", "base"), rows("models/axial.json", "bases"))
+def test_classes_of_diffusers_read_their_own_rope_theta(config, base):
+    (rope,) = rfrope.from_config(config)
+    assert rope.source.rope_parameters == {"rope_type": "axial", "rope_theta": base}
+    assert rope.source.model.remarks == ()
+
+
+@pytest.mark.parametrize(("config", "kind", "said"), rows("models/axial.json", "refused"))
+def test_keys_that_classes_of_diffusers_do_not_read_are_refused(config, kind, said):
+    with pytest.raises({"ValueError": ValueError, "TypeError": TypeError}[kind], match=f"^{said}"):
+        rfrope.from_config(config)
+    assert models.check(config).verdict.startswith("cannot tell: ")
 
 
 def test_other_classes_of_diffusers_are_refused_by_their_keys():
