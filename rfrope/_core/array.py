@@ -471,7 +471,11 @@ def map_on_host(
         raise TypeError(f"{name} requires a gradient, which SciPy does not compute; expected {name}.detach()")
     if (lazy := library(x)) in (JAX, DASK):
         return lazy.map_on_host(function, x, last_axis)
-    host = np.asarray(function(to_host(x, name)))
+    try:
+        values = to_host(x, name)
+    except RuntimeError:  # of torch, for tensors without memory
+        raise TypeError(f"{name} has no values, as in transforms of torch.func; expected torch.autograd") from None
+    host = np.asarray(function(values))
     return from_host(host, xp, device=device(x), dtype=x.dtype)
 
 

@@ -188,7 +188,7 @@ def _log_gamma_quantile(shape: Array, u: np.ndarray, xp: ModuleType) -> Array:
 
     still = _detach(shape)
     orders = range(1 if isinstance(shape, np.ndarray) else 4)  # of the series of digamma
-    psi = [array.map_on_host(partial(polygamma, n), still, xp, "shape") / math.factorial(n) for n in orders]
+    psi = [array.map_on_host(partial(polygamma, n), still, xp, "nu or alpha") / math.factorial(n) for n in orders]
 
     def slope(own: Array, s: Array) -> Array:
         a, x = own[..., None], xp.exp(s)[..., None]
@@ -222,7 +222,7 @@ def _follow(value: Array, u: np.ndarray, find: Any, slope: Callable[[Array, Arra
         root = find(still)
         return root + slope(still, root) * (value - still)
     shape = np.broadcast_shapes(tuple(value.shape), u.shape)
-    root = array.map_on_host(find, xp.broadcast_to(still, shape), xp, "a parameter")
+    root = array.map_on_host(find, xp.broadcast_to(still, shape), xp, "nu or alpha")
     step = value - still
     one = slope(still, root)
     two = slope(still + 0.5 * step, root + 0.5 * step * one)
