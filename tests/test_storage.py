@@ -343,6 +343,25 @@ def test_a_temporary_file_never_opens_one_that_is_there(path, monkeypatch):
     assert other.read_text() == "precious"
 
 
+def test_only_files_are_removed_as_left_behind(path):
+    """Whatever has such a name: a link, what it leads to, a folder, a file of today; nor a file of another name."""
+    folder = path.parent
+    names = {name: folder / f".rfrope-{name}.tmp" for name in ("file", "link", "folder", "fresh")}
+    precious, notes = folder / "precious", folder / ".rfrope-notes"
+    for file in (names["file"], names["fresh"], precious, notes):
+        file.write_text("mine")
+    names["link"].symlink_to(precious)
+    names["folder"].mkdir()
+    for name in {*names.values(), precious, notes} - {names["fresh"]}:
+        os.utime(name, (0, 0), follow_symlinks=False)
+    save(path, OMEGA)
+    save(folder / "other.npz", OMEGA)
+    files.check_writable(str(folder / "third"))
+    assert {*folder.iterdir()} == {*names.values(), precious, notes, path, folder / "other.npz"} - {names["file"]}
+    assert names["link"].is_symlink()
+    assert precious.read_text() == "mine"
+
+
 def test_a_file_is_on_the_disk_before_it_has_its_name(path, monkeypatch):
     """After a loss of power the old content or the new is there: the content is synchronised, then renamed."""
     seen, synchronise, replace = [], os.fsync, os.replace

@@ -27,6 +27,8 @@ import numpy as np
 from rfrope._core import array, capacity
 from rfrope._core.arguments import path_of, printable
 
+_BEGINNING, _END = ".rfrope-", ".tmp"  # names of files that are being written
+_OLD = 86400.0  # seconds, after which nobody writes such a file any more
 LONGEST_JSON = 2**24  # characters; numbers and lists in memory are some thirty times as large
 Content = bytes | Callable[[BinaryIO], Any]  # all of it, or what writes it to an open file
 _KINDS = "biufcU"  # kinds of dtypes that are plain memory
@@ -92,8 +94,20 @@ def parse_json(text: str, **options: Any) -> Any:
 
 
 def check_writable(path: str, *, overwrite: bool = False) -> None:
-    """Say why `write` would fail, by writing an empty file beside `path` for a moment."""
-    os.remove(_written_beside(_free(path, overwrite), b""))
+    """Say why `write` would fail, by writing an empty file beside `path` for a moment.
+
+    Files that killed writers left in the folder are removed.
+    """
+    path = _free(path, overwrite)
+    os.remove(_written_beside(path, b""))
+    # remove files that were being written when their writers were killed
+    with suppress(OSError), os.scandir(os.path.dirname(path) or ".") as entries:
+        for entry in entries:
+            if entry.name.startswith(_BEGINNING) and entry.name.endswith(_END):
+                with suppress(OSError):
+                    age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if age > _OLD and entry.is_file(follow_symlinks=False):
+                        os.remove(entry.path)
 
 
 def write(path: str, content: Content, *, overwrite: bool = False) -> None:
@@ -132,7 +146,7 @@ def _free(path: str, overwrite: bool) -> str:
 
 def _written_beside(path: str, content: Content) -> str:
     """Name of a new file with some content in the folder of `path`, safely on the disk."""
-    temporary = os.path.join(os.path.dirname(path), f".rfrope-{secrets.token_hex(8)}.tmp")
+    temporary = os.path.join(os.path.dirname(path), f"{_BEGINNING}{secrets.token_hex(8)}{_END}")
     ours = False
     try:
         with open(temporary, "xb") as file:
