@@ -78,10 +78,10 @@ def per_axis(name: str, value: Any, ndim: int, check: Callable[[str, Any], float
 def shares(name: str, values: Any) -> tuple[float, ...]:
     """Return positive weights with sum 1 to rounding; its own result is returned unchanged.
 
-    A softmax of n entries is off by up to n/2 + 2 spacings of its dtype, or of float32, as weights of ``tolist()`` may
-    be; never more than 1 %.
+    A softmax of n entries is off by up to n/2 + 2 spacings: of its dtype, or of float32 where all weights are such
+    numbers, as those of ``tolist()``; never more than 1 %.
     """
-    spacing = max(2.0**-23, array.resolution(values))
+    spacing = array.resolution(values)
     if not isinstance(values, np.ndarray) and hasattr(values, "dtype") and getattr(values, "ndim", 0) == 1:
         if array.needs_gradient(values):
             raise TypeError(f"{name} requires gradients, which do not go through a kernel; expected {name}.detach()")
@@ -89,9 +89,12 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
     values = arguments.listed(name, values, "a sequence of positive numbers with sum 1")
     checked = tuple(arguments.positive(name, value) for value in values)
     total = math.fsum(checked)
-    spacing = max([spacing, *map(array.resolution, values)])
-    if abs(total - 1.0) > min(0.01, (0.5 * len(checked) + 2.0) * spacing):
-        raise ValueError(f"{name} is {show(list(checked))}, with sum {total}; expected sum 1 so that Phi(0) = 1")
+    if abs(total - 1.0) > 1e-9:
+        with np.errstate(over="ignore"):
+            narrow = np.asarray(checked).astype(np.float32)
+        spacing = max(spacing, *map(array.resolution, [*values, narrow if np.array_equal(narrow, checked) else 1.0]))
+        if abs(total - 1.0) > min(0.01, (0.5 * len(checked) + 2.0) * spacing):
+            raise ValueError(f"{name} is {show(list(checked))}, with sum {total}; expected sum 1 so that Phi(0) = 1")
     return checked if abs(total - 1.0) <= 2.0**-51 else tuple(value / total for value in checked)
 
 

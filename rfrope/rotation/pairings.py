@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rfrope._core import array, blocks
 from rfrope._core.arguments import axis_of, listed, whole
 from rfrope._core.array import Array
@@ -195,12 +197,9 @@ def assign_blocks(frequencies: Array, sections: tuple[int, ...], interleaved: bo
     """Distribute checked frequencies ``(D,)`` over the axes: ``(D, len(sections))``, zero off the block's own axis."""
     xp = array.namespace(frequencies=frequencies)
     index = xp.arange(frequencies.shape[0], dtype=xp.int32, device=array.device(frequencies))
-    axes, end, owner = len(sections), 0, xp.zeros_like(index)
-    for axis, length in enumerate(sections):  # interleaved, the first axis has what the others leave
-        own = (index % axes == axis) & (index < axes * length) if interleaved else (index >= end)
-        owner, end = xp.where(own, xp.full_like(index, axis), owner), end + length
+    owners = (_interleaved_owners if interleaved else _chunked_owners)(index, sections)
     none = xp.zeros_like(frequencies)
-    return xp.stack([xp.where(owner == axis, frequencies, none) for axis in range(axes)], axis=-1)
+    return xp.stack([xp.where(own, frequencies, none) for own in owners], axis=-1)
 
 
 def check_sections(sections: Sequence[int], n_blocks: int, interleaved: bool) -> tuple[int, ...]:
@@ -219,3 +218,18 @@ def check_sections(sections: Sequence[int], n_blocks: int, interleaved: bool) ->
                 "sections that last as long as the blocks do, or interleaved=False"
             )
     return lengths
+
+
+def _chunked_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
+    """For each axis, which blocks are its own: neighbours."""
+    ends = np.cumsum(lengths).tolist()
+    return [(index >= end - length) & (index < end) for end, length in zip(ends, lengths, strict=True)]
+
+
+def _interleaved_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
+    """For each axis, which blocks are its own: in turn; the first axis has what the others leave."""
+    axes, first, others = len(lengths), index >= 0, []
+    for axis in range(1, axes):
+        others.append((index % axes == axis) & (index < axes * lengths[axis]))
+        first = first & ~others[-1]
+    return [first, *others]

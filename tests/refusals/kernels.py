@@ -90,7 +90,7 @@ ROWS = [
         ("scales", (1.0, (1.0, -1.0)), ValueError, "scales is -1.0; expected a positive finite"),
     )),
     *((partial(parameters.shares, "weights", weights), ValueError, ("weights is ", "expected sum 1")) for weights in (
-        [0.5, 0.5 + 1e-6], [0.5, 0.5 - 1e-6], np.full(1024, 0.6 / 1024, "f2"), np.full(1024, 1.4 / 1024, "f2"))),
+        [0.5, 0.5 + 1e-8], [0.5, 0.5 - 1e-8], np.full(1024, 0.6 / 1024, "f2"), np.full(1024, 1.4 / 1024, "f2"))),
     (of_tensors, TypeError, ("weights requires gradients, ", "; expected weights.detach()")),
     (lambda: parameters.positive("scale", 1e200), ValueError, "expected a positive number from 2**-500 to 2**500"),
     # names and specifications
