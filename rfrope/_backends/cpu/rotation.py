@@ -101,7 +101,7 @@ def _turned(
     addresses = [0 if value is None else value.ctypes.data for value in operands]
     factor = turn.scale if isinstance(turn.scale, float) else 1.0
     streams = _STREAMS and plan.may_stream and y_address % 16 == 0 and y_address != x_address
-    table = plan.tables[int(streams)].ctypes.data
+    table = plan.dense[1] + streams * plan.tables.strides[0]
     run = partial(loops.turn, table, x_address, y_address, *addresses, factor, plan.like)
     _run_threaded(run, plan.items, plan.elements)
     array.library(out).mark_modified(out)
