@@ -145,7 +145,7 @@ class LaunchingModule(torch.nn.Module):
         if torch.compiler.is_compiling():
             return move_in_graph(self._law_text, self._constants["points"], list(self.start.frequencies.shape), values)
         if not TORCH.are_plain_dense() or not all([is_own or type(one) is torch.Tensor for one in values]):
-            return law.move(_join(law, values), _XP)  # mapped over, or with tangents
+            return law.move(_join(law.points.shape[:-2], values), _XP)  # mapped over, or with tangents
         device: Any = values[0].device
         if is_own and device.type != "cpu":
             key: Any = [(one.data_ptr(), one._version) for one in values]  # no one waits for the values on a device
@@ -154,7 +154,7 @@ class LaunchingModule(torch.nn.Module):
         if self._last_law[0] != key:
             wide = torch.float64 if array.has_float64(_XP, device) else torch.float32
             with torch.inference_mode(False):
-                made = law.tabulate(_join(law, values).detach().cpu().double().numpy())
+                made = law.tabulate(_join(law.points.shape[:-2], values).detach().cpu().double().numpy())
                 self._last_law = key, [torch.from_numpy(one).to(device, wide) for one in made]
         omega, slopes = self._last_law[1]
         return _Moved.apply(law, omega, slopes, *values) if any([one.requires_grad for one in values]) else omega
@@ -269,14 +269,14 @@ def _is_wide(parameter: Any) -> bool:
     return type(parameter) is torch.nn.Parameter and parameter.dtype in (torch.float32, torch.float64)
 
 
-def _join(law: LearnedKernel, values: Sequence[Tensor]) -> Tensor:
+def _join(heads: tuple[int, ...], values: Sequence[Tensor]) -> Tensor:
     """Return the parameters of a kernel in one row for each set of frequencies."""
-    return torch.cat([one.reshape(*law.points.shape[:-2], -1) for one in values], -1)
+    return torch.cat([one.reshape(*heads, -1) for one in values], -1)
 
 
 def move_in_graph(text: str, points: Tensor, shape: list[int], values: list[Tensor]) -> Tensor:
     """Return the frequencies of a kernel's parameters by one operator, whose derivatives are numbers of the graph."""
-    flat = torch.cat([value.reshape(*points.shape[:-2], -1) for value in values], -1)
+    flat = _join(points.shape[:-2], values)
     still = flat.detach()
     omega, slopes = torch.ops.rfrope.move_kernel(still, points, text, shape)
     return omega + ((flat - still)[..., None, None, :] * slopes).sum(-1).reshape(shape)  # plus zeros
@@ -294,7 +294,7 @@ class _Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
-            row = _join(ctx.law, ctx.saved_tensors)
+            row = _join(ctx.law.points.shape[:-2], ctx.saved_tensors)
             (row,) = torch.autograd.grad(ctx.law.move(row, _XP), row, gradient, create_graph=True)
         else:
             row = (gradient.reshape((*ctx.slopes.shape[:-1], 1)) * ctx.slopes).sum((-3, -2))
