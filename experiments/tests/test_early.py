@@ -29,7 +29,7 @@ def test_phases_converge_to_the_offset_times_the_frequency_and_to_no_other(scrip
     assert run.learned == pytest.approx(run.at_claim, abs=0.02)
     assert run.peak == pytest.approx(-5.0, abs=0.1)
     for offset in (5.0, -4.0, -6.0, 0.0):
-        angles = np.abs(heads.alignment(offset, run.omega, run.phases).angles)
+        angles = np.abs(np.angle(np.exp(1j * (run.phases + offset * run.omega))))
         assert np.sum(run.weights * angles) / np.sum(run.weights) > 0.2
     assert run.losses[-20:].mean() < run.losses[0] - 1.0
     assert run.after[run.lags == -5] == run.after.max() > 4.0 * run.before[run.lags == -5]
@@ -46,7 +46,7 @@ def test_the_gradient_that_the_closed_form_is_the_zero_of(script, monkeypatch):
     rows = torch.arange(4, learned.LENGTH)
     torch.log(attention[0, rows, rows - 4]).mean().backward()
     z = learned.mean_turn(omega, 4, attention[0].detach().numpy()[4:])
-    miss = heads.alignment(-4, omega, head.phases.detach().numpy()).angles
+    miss = head.phases.detach().numpy() - 4 * omega
     np.testing.assert_allclose(head.phases.grad, np.imag(np.exp(1j * miss) * (z - 1.0)) / 4.0, atol=1e-13)
 
 

@@ -1,23 +1,20 @@
-"""The offset that shifts point at, their agreement with it, peaks of sums of waves, and the temperature of a mass."""
+"""The offset that shifts point at, and peaks of sums of waves."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from rfrope._core import angles, array, sums, turns
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import LARGEST, finite, show
+from rfrope._core.arguments import LARGEST, finite
 from rfrope._core.array import Array
 from rfrope._core.results import Result, returned_as_given
 from rfrope._core.sums import CosSin
-from rfrope.heads.positional import lags_of_keys, ranges_of_lags, softmax_scale, whole_numbers
-from rfrope.heads.shifts import per_block, read_shifted
+from rfrope.heads.shifts import per_block
 
 _GRID = 16  # points of the first grid to a turn of the fastest block
 _FINER = 16  # refinement of each later grid
@@ -25,40 +22,6 @@ _LEVELS = 4  # such grids; from there Newton's steps on the slope gain what valu
 _POINTS = 2**24  # points of the first grid, at most
 _APART = 0.01  # steps of the grid between two distinct peaks
 _EQUAL = 1e-13  # peaks whose values differ by less, as a part of all weights, are equally high
-_UNSURE = 2.0  # units in the last place by which a frequency that was computed and rounded may be wrong
-_LEAST = 1e-290  # deficits below it are lost to underflow, or one over their temperature is to overflow
-
-
-@dataclass(frozen=True, eq=False)
-class Alignment(Result):
-    """Agreement of shifts with an offset; see `alignment`.
-
-    Attributes
-    ----------
-    overall : array
-        Weighted mean of `blocks`, from -1 to 1: the score at the offset over ``sum weights``, the most that any shifts
-        can reach. 0 if all weights are 0.
-    blocks : array, (..., D)
-        ``cos(shift_i + offset . omega_i)``: 1 for a block that peaks at the offset, -1 for one with a minimum there.
-    angles : array, (..., D), radians
-        Error of each block, ``shift_i + offset . omega_i`` between -pi and pi.
-
-    See Also
-    --------
-    heads.alignment
-
-    Examples
-    --------
-    >>> import rfrope
-    >>> omega = rfrope.geometric(8)
-    >>> found = rfrope.heads.alignment(-3, omega, rfrope.heads.phase_shift(-3, omega))
-    >>> round(float(found.overall), 6)
-    1.0
-    """
-
-    overall: Array
-    blocks: Array
-    angles: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,71 +58,6 @@ class Peak(Result):
     runner_up_value: Any
 
 
-@array.select_device
-def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array | None = None) -> Alignment:
-    """Return how well shifts agree with an offset, for all blocks and for each.
-
-    Parameters
-    ----------
-    offset : array_like, in units of position
-        See `rfrope.heads.phase_shift`.
-    frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``, with at least one block.
-    shift : array_like, radians
-        One per block, measured or learned; broadcasts against the phases of `offset`.
-    weights : array_like, optional
-        Nonnegative weight, or bool, of each block: for instance the amplitude ``sqrt(C^2 + E^2)`` of its part of the
-        score. Broadcasts against the phases of `offset`. Default: equal weights.
-
-    Returns
-    -------
-    Alignment
-        Arrays in float64 where the library has it.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not fit, there are no blocks, a value is NaN or infinite, or a weight is negative. Values are
-        checked only where that is free: not on devices, in JAX or in Dask.
-    TypeError
-        If arrays are of different libraries, or a dtype is neither integer nor real floating.
-
-    See Also
-    --------
-    heads.Alignment, heads.offset_of
-
-    Notes
-    -----
-    With weights ``w_i`` the score at the offset is ``sum_i w_i cos(shift_i + offset . omega_i)``, at most
-    ``sum_i w_i``. If blocks with a fraction f of the weight agree, and the angles of the others are random, `overall`
-    is f on average.
-
-    Examples
-    --------
-    The 16 fastest of 64 blocks are shifted, the others are not:
-
-    >>> import numpy as np, rfrope
-    >>> from rfrope import heads
-    >>> omega = rfrope.geometric(64)
-    >>> shift = np.where(np.arange(64) < 16, heads.phase_shift(-8, omega), 0.0)
-    >>> [round(float(alignment(offset, omega, shift).overall), 3) for offset in (-8, 0)]
-    [0.981, 0.734]
-    >>> round(float(alignment(-8, omega, shift, weights=np.arange(64) < 32).overall), 3)
-    0.962
-    """
-    read = read_shifted(offset, frequencies, shift, "offset", weights=weights)
-    xp = read.xp
-    waves = CosSin.from_angles(read)
-    angle = xp.atan2(waves.sin, waves.cos)
-    if weights is None:
-        return Alignment(waves.mean_cos(), waves.cos, angle)
-    weights = _read_weights(weights, waves.cos, xp, "offset, shift and frequencies")
-    total = xp.sum(weights, axis=-1)
-    empty = total == 0.0
-    overall = waves.total(weights, None) / xp.where(empty, xp.ones_like(total), total)
-    return Alignment(overall, waves.cos, angle)
-
-
 @returned_as_given
 def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0, weights: Array | None = None) -> Peak:
     """Return the real offset that shifts point at: the peak of ``sum_i w_i cos(shift_i + offset omega_i)``.
@@ -173,13 +71,14 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     low, high : float, in units of position
         Range of offsets, ``low < high``; by default up to 0, as under a causal mask.
     weights : array_like, (..., D), optional
-        See `alignment`; broadcasts against `shift`.
+        Nonnegative weight, or bool, of each block: for instance the amplitude ``sqrt(C^2 + E^2)`` of its part of the
+        score. Broadcasts against `shift`. Default: equal weights.
 
     Returns
     -------
     Peak
-        Arrays of the leading shape, with the values of ``alignment(...).overall``. Of equally high peaks, to
-        1e-13, the offset nearest to 0 is returned.
+        Arrays of the leading shape; values are over the sum of the weights: 1 if all blocks peak there. Of equally high
+        peaks, to 1e-13, the offset nearest to 0 is returned.
 
     Raises
     ------
@@ -191,7 +90,7 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
 
     See Also
     --------
-    heads.Peak, heads.alignment
+    heads.Peak, heads.shifted_mean_kernel
 
     Notes
     -----
@@ -219,10 +118,18 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     one_set, shift = angles.read_on_host(frequencies, shapes="one axis"), angles.numbers_on_host(shift, "shift")
     shape = array.broadcast_shapes({"shift": shift.shape, "frequencies": one_set.shape[:1]})
     cos, sin = turns.cos_sin(angles.read(np.zeros((*shape[:-1], 1)), np.zeros_like(one_set), shift))
-    space = array.namespace(weights=weights)
-    weights = np.ones_like(one_set[:, 0]) if weights is None else array.asarray(weights, space, name="weights")
-    weights = array.to_host(weights, "weights")
-    weights = _read_weights(weights, np.empty(shape), np, "shift and frequencies")
+    if weights is None:
+        weights = np.ones_like(one_set[:, 0])
+    else:
+        weights = array.to_host(array.asarray(weights, array.namespace(weights=weights), name="weights"), "weights")
+        weights = weights.astype(np.float64) if weights.dtype == bool else weights  # which blocks count
+        weights = per_block("weights", weights, np.empty(shape), np, "shift and frequencies")
+        # products with smaller ones underflow
+        if not np.all((weights == 0.0) | ((weights >= 1.0 / LARGEST) & (weights <= LARGEST))):
+            raise ValueError(
+                "weights holds NaN, infinity, negative numbers, or some above 0 and below 2**-500; expected finite "
+                "weights of at least 0"
+            )
     total, waves = np.sum(weights, axis=-1), np.stack([weights * cos, -weights * sin])
     pairs = np.moveaxis(waves, 0, -2).reshape(-1, 2, len(one_set))
     found = np.asarray([astuple(peak_of_waves(one_set[:, 0], a, b, low, high)) for a, b in pairs], np.float64)
@@ -305,147 +212,3 @@ def values_at(x: np.ndarray, omega: np.ndarray, cosine: np.ndarray, sine: np.nda
     """Return ``sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` at real lags; coefficients ``(..., D)``."""
     cosines, sines = sums.sum_blocks(angles_at(x, omega), cosine, sine)
     return np.asarray(cosines + sines)
-
-
-def _read_weights(weights: Any, like: Array, xp: ModuleType, origin: str) -> Array:
-    value = array.asarray(weights, xp, name="weights", device=array.device(like))
-    if array.dtype_name(value) == "bool":  # True and False say which blocks count
-        value = array.astype(value, like.dtype, xp)
-    value = per_block("weights", value, like, xp, origin)
-    counts = (value == 0.0) | (value >= 1.0 / LARGEST)  # products with smaller ones underflow
-    if not array.all_within(value, LARGEST, xp) or (array.has_host_values(value) and not bool(xp.all(counts))):
-        raise ValueError(
-            "weights holds NaN, infinity, negative numbers, or some above 0 and below 2**-500; expected finite weights "
-            "of at least 0"
-        )
-    return value
-
-
-# -- temperature -------------------------------------------------------------------------------------------------------
-
-
-@array.select_device
-def temperature_for_mass(
-    mass: float,
-    frequencies: Array,
-    *,
-    context: int | Sequence[int],
-    offset: int | Sequence[int] = -1,
-    scaled: bool = True,
-    causal: bool = True,
-    window: int | None = None,
-    query_position: int | Sequence[int] | None = None,
-    head_dim: int | None = None,
-) -> float:
-    """Return the temperature at which a positional head puts a given part of its attention on its offset.
-
-    Parameters
-    ----------
-    mass : float
-        This part, above one over the number of keys and below 1.
-    frequencies : array_like, radians per position
-        One set: ``(D,)`` or ``(D, k)``, with at least one block.
-    context, causal, window, query_position, scaled, head_dim
-        See `positional_attention`.
-    offset : int, or sequence of int for k axes
-        Lag of a key that the query sees.
-
-    Returns
-    -------
-    float
-        ``temperature`` of `positional_weights` and `positional_attention`, to a relative 1e-12.
-
-    Raises
-    ------
-    ValueError
-        If no temperature does, because other lags score as much as the offset, or no key is at the offset (it is
-        masked, outside the context, or not whole); the message says which. Also if frequencies or numbers are not as
-        described above.
-    TypeError
-        If an argument is of another type.
-
-    See Also
-    --------
-    heads.positional_attention
-
-    Notes
-    -----
-    With the deficits ``d = sum_i 1 - cos((lag - offset) . omega_i)`` of the other keys the mass is
-    ``1 / (1 + sum exp(-d / temperature))``. Deficits are nonnegative, so it decreases with the temperature, strictly if
-    one is positive: there is one solution, bracketed by the smallest deficit. If m keys have no deficit, including the
-    offset itself, the mass stays below 1/m. That happens if every frequency is 0, if all blocks make whole turns over a
-    distance within the context (a lattice, such as `arithmetic`, after ``2 pi / step``), or if an axis has no
-    frequency. A deficit counts as none if rounding of the frequencies could cause it, or if it is below 1e-290.
-    Computed on the host, from deficits accurate to all digits. For a mass very near its lower limit the temperature
-    goes to infinity, and depends on the last digits of the mass.
-
-    Examples
-    --------
-    >>> import rfrope
-    >>> from rfrope import heads
-    >>> omega = rfrope.geometric(64)
-    >>> temperature = temperature_for_mass(0.9, omega, context=1024)
-    >>> round(temperature, 5)
-    0.05829
-    >>> round(float(heads.positional_attention(omega, 1024, temperature=temperature).mass), 12)
-    0.9
-    """
-    from scipy.optimize import brentq
-    from scipy.special import logsumexp
-
-    mass = finite("mass", mass)
-    omega = angles.read_on_host(frequencies, shapes="one")
-    unsure = _UNSURE * array.resolution(angles.frequencies_of(frequencies))
-    axes = omega.shape[1]
-    target = np.asarray(whole_numbers("offset", offset, axes, kinds="iuf"), dtype=np.int64)
-    ranges = ranges_of_lags(context, axes, causal, window, query_position)
-    for lag, (start, stop) in zip(target.tolist(), ranges, strict=True):
-        if not start <= lag < stop:
-            raise ValueError(
-                f"offset is {show(offset)}, but with this context, window and query_position the query sees only "
-                f"lags from {start} to {stop - 1}"
-            )
-    lags = lags_of_keys(ranges, omega, np)
-    steps = (lags - target)[np.any(lags != target, axis=1)]
-    if not 1.0 / len(lags) < mass < 1.0:
-        raise ValueError(
-            f"mass is {mass}; expected a number above 1/{len(lags)}, the mass of each key at an infinite temperature, "
-            "and below 1"
-        )
-    scale = softmax_scale(scaled, head_dim, len(omega), frequencies)
-    deficits = _one_minus_cos_sums(omega, steps, unsure)
-    apart = deficits[deficits > 0.0]
-    # what the keys with a deficit may have, to 1 at the offset
-    left = (1.0 - mass) / mass - (deficits.size - apart.size)
-    if left <= 0.0 or not apart.size:
-        equal = steps[deficits == 0.0] + target
-        raise ValueError(
-            f"mass is {mass}, but keys at {len(equal)} other lags, such as {equal[-1].tolist()}, score as much as the "
-            "offset at any temperature: all blocks make whole turns there, or turns too small for float64; expected a "
-            f"mass below 1/{len(equal) + 1}"
-        )
-    # the sharpness at which ``sum exp(-sharpness apart)``, which falls, is what is left
-    least, level = float(np.min(apart)), math.log(left)
-
-    def excess(sharpness: float) -> float:
-        return float(logsumexp(-sharpness * apart)) - level
-
-    # as if only the smallest were there, and as if all were as small as that
-    low, high = max(0.0, -level / least), (math.log(apart.size) - level) / least
-    if excess(low) <= 0.0 or excess(high) >= 0.0:  # a solution at an end, which rounding puts outside
-        sharpness = low if excess(low) <= 0.0 else high
-    else:
-        sharpness = float(brentq(excess, low, high, xtol=1e-300, rtol=4.0 * np.finfo(float).eps, maxiter=1000))
-    return scale / sharpness if sharpness else math.inf
-
-
-def _one_minus_cos_sums(omega: np.ndarray, steps: np.ndarray, relative: float) -> np.ndarray:
-    """``sum_i 1 - cos(step . omega_i)`` without cancellation, and 0 where rounded frequencies cannot tell."""
-    sizes = np.abs(omega)
-    out = np.empty(len(steps))
-    for span in sums.parts(len(steps), len(omega)):
-        part = steps[span]
-        unsure = relative * (np.abs(part) @ sizes.T)
-        (deficit,) = sums.one_minus_cos_moments(Angles(part, omega, None, np))
-        out[span] = np.where(deficit > np.maximum(0.5 * np.sum(unsure * unsure, axis=1), _LEAST), deficit, 0.0)
-    return out

@@ -95,7 +95,7 @@ def positional_weights(
         Lag to attend to, KEY minus QUERY, or several, which share the attention: ``()`` or ``(J,)`` for frequencies
         ``(D,)``; ``(k,)``, ``(J, k)`` or, per head, ``(*H, J, k)`` otherwise. May be negative or fractional.
     temperature : float
-        Positive divisor of all scores: the lower, the sharper; see `temperature_for_mass`. A number without gradient.
+        Positive divisor of all scores: the lower, the sharper. A number without gradient.
     offset_weights : array_like, (..., J), optional
         Factor of each of several offsets. Default: 1.
     pairing : {"half", "interleaved"}
@@ -161,7 +161,7 @@ def positional_weights(
     blocks.check_pairing(pairing)
     cos, sin, read = _turned_query(angles.frequencies_of(frequencies, pairing, 1.0), offset, offset_weights)
     xp = read.xp
-    width = head_width(head_dim, cos.shape[-1], frequencies)
+    width = _head_width(head_dim, cos.shape[-1], frequencies)
     query = blocks.join(cos, sin, pairing, xp) * (1.0 / temperature / constant)
     key = blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
     dtype = array.check_float_dtype(dtype, xp) or cos.dtype
@@ -225,7 +225,7 @@ def positional_scores(
     held = angles.frequencies_of(frequencies, scale=1.0)
     cos, sin, read = _turned_query(held, offset, offset_weights, lags=lags)
     at = angles.check_angles(lags, held, None, read.xp, read.device, "lags")
-    factor = 1.0 / temperature * softmax_scale(scaled, head_dim, at.blocks, frequencies)
+    factor = 1.0 / temperature * _softmax_scale(scaled, head_dim, at.blocks, frequencies)
     return at.drop_row_axis(_scores(at, cos, sin, factor))
 
 
@@ -271,7 +271,7 @@ def positional_attention(
 
     See Also
     --------
-    heads.PositionalAttention, heads.temperature_for_mass
+    heads.PositionalAttention, heads.positional_weights
 
     Notes
     -----
@@ -297,8 +297,8 @@ def positional_attention(
     temperature = positive("temperature", temperature, minimum=_LEAST_TEMPERATURE)
     cos, sin, read = _turned_query(frequencies, offset, offset_weights)
     xp, axes = read.xp, read.frequencies.shape[-1]
-    vectors = lags_of_keys(ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
-    factor = 1.0 / temperature * softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
+    vectors = _lags_of_keys(_ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
+    factor = 1.0 / temperature * _softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
     offsets = array.widen(read.to_rows().positions, xp)[..., None, :, :]  # (..., 1, J, k)
@@ -362,23 +362,23 @@ def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
 # -- the mask and the scale --------------------------------------------------------------------------------------------
 
 
-def ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_position: Any) -> list[tuple[int, int]]:
+def _ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_position: Any) -> list[tuple[int, int]]:
     """Return the first visible lag and the one after the last, for each axis."""
     if (causal := flag("causal", causal)) and axes > 1:
         raise ValueError(
             f"causal is True, but frequencies have k = {axes} axes, which have no order; expected causal=False"
         )
-    lengths = whole_numbers("context", context, axes, minimum=1)
+    lengths = _whole_numbers("context", context, axes, 1)
     query = [n - 1 for n in lengths]
     if query_position is not None:
-        query = whole_numbers("query_position", query_position, axes, minimum=0)
+        query = _whole_numbers("query_position", query_position, axes, 0)
     if any(place >= n for place, n in zip(query, lengths, strict=True)):
         raise ValueError(f"query_position is {show(query_position)}; expected one in the context of {show(context)}")
     reach = max(lengths) if window is None else whole("window", window, 1)
     return [(max(-m, 1 - reach), min(1 if causal else n - m, reach)) for m, n in zip(query, lengths, strict=True)]
 
 
-def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> Array:
+def _lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> Array:
     """Return all lags in the ranges, the last axis fastest, as ``(n, k)`` integers like an array."""
     dtype = xp.int64 if array.has_float64(xp, array.device(like)) else xp.int32
     total = math.prod(stop - start for start, stop in ranges)
@@ -388,7 +388,7 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
     return xp.stack([xp.reshape(column, (-1,)) for column in xp.meshgrid(*each, indexing="ij")], axis=-1)
 
 
-def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
+def _head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
     """Return the width of a head: the given one, if the blocks fit; otherwise that of the Rope, or 2D."""
     refuse_polar(frequencies, "frequencies", "polar contents cannot look at an offset; use a bias of the keys")
     head_dim = getattr(frequencies, "head_dim", 2 * blocks) if head_dim is None else head_dim
@@ -398,23 +398,22 @@ def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
     return width
 
 
-def softmax_scale(scaled: Any, head_dim: Any, blocks: int, frequencies: Any) -> float:
+def _softmax_scale(scaled: Any, head_dim: Any, blocks: int, frequencies: Any) -> float:
     """Return the factor of the scores before softmax, ``1 / sqrt(d)`` or 1, with d the features in a score."""
     if head_dim is None and hasattr(frequencies, "source"):  # a Rope
         head_dim = frequencies.source.model.qk_head_dim
-    width = head_width(head_dim, blocks, frequencies)
+    width = _head_width(head_dim, blocks, frequencies)
     return 1.0 / math.sqrt(width) if flag("scaled", scaled) else 1.0
 
 
-def whole_numbers(name: str, value: Any, axes: int, *, minimum: int = -(2**32) + 1, kinds: str = "iu") -> list[int]:
-    """Return one whole number for each axis; kinds "iuf" accepts floats that are whole."""
+def _whole_numbers(name: str, value: Any, axes: int, minimum: int) -> list[int]:
+    """Return one whole number for each axis."""
     listed = isinstance(value, list | tuple | int | float | np.ndarray | np.integer)
     host = array.host_numbers(value, name) if listed else None
-    if host is None or host.dtype.kind not in kinds:
-        kind: type[Exception] = TypeError
-    elif host.size == axes and host.ndim < 2 and np.all((host == host // 1) & (host >= minimum) & (host < 2.0**32)):
-        return [int(number) for number in host.reshape(-1)]
-    else:
+    kind: type[Exception] = TypeError
+    if host is not None and host.dtype.kind in "iu":
+        if host.size == axes and host.ndim < 2 and np.all((host >= minimum) & (host < 2.0**32)):
+            return [int(number) for number in host.reshape(-1)]
         kind = ValueError
     each = "" if axes == 1 else f" for each of {axes} axes"
     raise kind(f"{name} is {show(value)}; expected a whole number{each} from {minimum} to 2**32 - 1")

@@ -6,47 +6,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from rfrope._core import angles, array, blocks, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
-from rfrope._core.blocks import Content
-from rfrope._core.results import Result
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftedTerms(Result):
-    """Terms of the score of q and k with shifts, by block; see `shifted_terms`.
-
-    Attributes
-    ----------
-    cosine : array, (..., D)
-        ``C_i cos(u_i + shift_i)``.
-    sine : array, (..., D)
-        ``E_i sin(u_i + shift_i)``, the term that the RF-RoPE paper omits.
-    rest : array
-        Contribution of unrotated features; broadcasts against the other arrays without their last axis.
-
-    See Also
-    --------
-    heads.shifted_terms
-
-    Examples
-    --------
-    >>> import rfrope
-    >>> found = rfrope.heads.shifted_terms([1.0, 0.0], [0.0, 1.0], [0, -1], [0.5], [0.25])
-    >>> found.cosine.round(4).ravel() + 0.0, found.sine.round(4).ravel()
-    (array([0., 0.]), array([-0.2474,  0.2474]))
-    """
-
-    cosine: Array
-    sine: Array
-    rest: Array
 
 
 @array.select_device
@@ -123,7 +90,7 @@ def aligned_shift(offset: Array, frequencies: Array, cosine: Array, sine: Array 
 
     See Also
     --------
-    heads.phase_shift, heads.alignment
+    heads.phase_shift, heads.offset_of
 
     Notes
     -----
@@ -148,50 +115,6 @@ def aligned_shift(offset: Array, frequencies: Array, cosine: Array, sine: Array 
     if sine is not None:
         return shift + xp.atan2(per_block("sine", sine, shift, xp) + xp.zeros_like(cosine), cosine)
     return shift + xp.where(cosine < 0.0, xp.full_like(cosine, math.pi), xp.zeros_like(cosine))
-
-
-@array.select_device
-def shifted_terms(
-    q: Array, k: Array, lags: Array, frequencies: Array, shift: Array, *, pairing: str = "half"
-) -> ShiftedTerms:
-    """Return the cosine and sine terms of the score with learned shifts, by block.
-
-    Parameters
-    ----------
-    q, k, lags, frequencies, shift, pairing
-        See `shifted_scores`.
-
-    Returns
-    -------
-    ShiftedTerms
-        Arrays in float64 where the library has it. Both terms have the shape of the scores plus an axis of blocks.
-
-    Raises
-    ------
-    ValueError, TypeError
-        See `shifted_scores`.
-
-    See Also
-    --------
-    heads.ShiftedTerms, heads.shifted_scores
-
-    Notes
-    -----
-    All terms are held in memory; `shifted_scores` needs less.
-
-    Examples
-    --------
-    For orthogonal contents, the cosine term, the only one that the RF-RoPE paper keeps, is zero:
-
-    >>> terms = shifted_terms([1.0, 0.0], [0.0, 1.0], [0, -1], [0.5], [0.25])
-    >>> terms.cosine.round(4).ravel(), terms.sine.round(4).ravel()
-    (array([0., 0.]), array([-0.2474,  0.2474]))
-    """
-    content, read = _read_content(q, k, lags, frequencies, shift, pairing)
-    origin = "the phases from lags, frequencies and shift"
-    array.broadcast_shapes({"q and k": content.cosine.shape, origin: read.shape})
-    cos, sin = turns.cos_sin(read)
-    return ShiftedTerms(content.cosine * cos, content.sine * sin, content.rest)
 
 
 @array.select_device
@@ -229,7 +152,7 @@ def shifted_scores(
 
     See Also
     --------
-    heads.shifted_terms, heads.phase_shift
+    heads.phase_shift, block_coefficients
 
     Notes
     -----
@@ -250,7 +173,9 @@ def shifted_scores(
     >>> (key @ q).round(4)
     array([2.5775, 4.2259])
     """
-    content, read = _read_content(q, k, lags, frequencies, shift, pairing)
+    read = read_shifted(lags, angles.frequencies_of(frequencies, pairing, 1.0, q), shift, "lags", q=q, k=k)
+    content = blocks.content(q, k, read.xp, array.device(read.positions), pairing, read.blocks)
+    array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "lags": read.shape[:-1]})
     cosines, sines = sums.sum_blocks(read, content.cosine, content.sine)
     return cosines + sines + content.rest
 
@@ -363,11 +288,3 @@ def per_block(name: str, value: Any, like: Array, xp: ModuleType, origin: str = 
     if shape[-1] != like.shape[-1]:
         raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {like.shape[-1]}), one for each block")
     return xp.broadcast_to(value, (*value.shape[:-1], shape[-1]))
-
-
-def _read_content(q: Any, k: Any, lags: Any, frequencies: Any, shift: Any, pairing: str) -> tuple[Content, Angles]:
-    """Return the content of queries and keys, and the angles of their lags."""
-    read = read_shifted(lags, angles.frequencies_of(frequencies, pairing, 1.0, q), shift, "lags", q=q, k=k)
-    content = blocks.content(q, k, read.xp, array.device(read.positions), pairing, read.blocks)
-    array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "lags": read.shape[:-1]})
-    return content, read

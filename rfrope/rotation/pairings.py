@@ -170,7 +170,7 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
 
     See Also
     --------
-    scores, expected_score, heads.shifted_terms
+    scores, expected_score, heads.shifted_scores
 
     Notes
     -----

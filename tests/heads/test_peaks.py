@@ -14,37 +14,16 @@ RNG = np.random.default_rng(0)
 OMEGA = rfrope.geometric(64, base=10_000.0)
 
 
-# -- alignment ---------------------------------------------------------------------------------------------------------
-
-
-def test_alignment_is_the_score_at_the_offset_as_a_part_of_the_highest():
-    omega, shift = rfrope.geometric(8), RNG.uniform(-9.0, 9.0, size=8)
-    weights = np.abs(RNG.normal(size=8))
-    q = np.concatenate([np.sqrt(weights), np.zeros(8)])  # C_i = weight_i, E_i = 0
-    offsets = np.array([-1.0, -2.5, 100.0])
-    found = heads.alignment(offsets, omega, shift, weights=weights)
-    wanted = heads.shifted_scores(q, q, offsets, omega, shift) / np.sum(weights)
-    np.testing.assert_allclose(found.overall, wanted, atol=1e-14)
-    np.testing.assert_allclose(found.blocks, np.cos(shift + offsets[:, None] * omega), atol=1e-13)
-    np.testing.assert_allclose(np.cos(found.angles), found.blocks, atol=1e-14)
-    np.testing.assert_allclose(np.sin(found.angles), np.sin(shift + offsets[:, None] * omega), atol=1e-13)
-    assert np.max(np.abs(found.angles)) <= math.pi
-    np.testing.assert_array_equal(heads.alignment(offsets, omega, shift, weights=0.0 * weights).overall, np.zeros(3))
-
-
 @pytest.mark.parametrize("shape", [(), (8,), (3, 1)])
 def test_weights_that_broadcast_count_for_every_block(shape):
     shift = heads.phase_shift(-3, OMEGA[:8]) + np.linspace(0.0, 1.0, 8)
     weights = RNG.uniform(0.5, 2.0, size=shape)
-    full = np.broadcast_to(weights, (*shape[:-1], 8))
-    wanted = np.sum(full * np.cos(np.linspace(0.0, 1.0, 8)), axis=-1) / np.sum(full, axis=-1)
-    np.testing.assert_allclose(heads.alignment(-3, OMEGA[:8], shift, weights=weights).overall, wanted, atol=1e-12)
     peak = heads.offset_of(OMEGA[:8], shift, low=-16.0, weights=weights)
-    like = heads.alignment(peak.offset, OMEGA[:8], shift, weights=full)
-    np.testing.assert_allclose(peak.value, like.overall, atol=1e-12)
-
-
-# -- the offset that shifts point at -----------------------------------------------------------------------------------
+    cosines = np.cos(shift + peak.offset[..., None] * OMEGA[:8])
+    wanted = np.mean(cosines, axis=-1) if shape != (8,) else np.average(cosines, weights=weights)
+    np.testing.assert_allclose(peak.value, wanted, atol=1e-12)
+    chosen = heads.offset_of(OMEGA[:8], shift, low=-16.0, weights=np.arange(8) < 3)
+    assert chosen.offset == pytest.approx(float(heads.offset_of(OMEGA[:3], shift[:3], low=-16.0).offset), abs=1e-12)
 
 
 @pytest.mark.parametrize("offset", [0.0, -7.25, -1023.9])

@@ -62,14 +62,9 @@ def test_scores_are_those_of_vectors_that_are_turned(blocks, pairing):
     q, k = RNG.normal(size=(2, 20, 8))
     q_angles, k_angles = RNG.uniform(-9.0, 9.0, size=(2, blocks))
     omega, lags = rfrope.geometric(blocks), np.array([1, -7, 1000])
-    terms = heads.shifted_terms(q[:, None], k[:, None], lags, omega, k_angles - q_angles, pairing=pairing)
     got = heads.shifted_scores(q[:, None], k[:, None], lags, omega, k_angles - q_angles, pairing=pairing)
     turned = [turned_scores(q, k, lag, omega, q_angles, k_angles, pairing) for lag in lags]
     np.testing.assert_allclose(got, np.stack(turned, axis=-1), atol=1e-12)
-    assert terms.cosine.shape == terms.sine.shape == (20, 3, blocks)
-    np.testing.assert_allclose(np.sum(terms.cosine + terms.sine, axis=-1) + terms.rest, got, atol=1e-13)
-    rest = np.sum(q[:, 2 * blocks :] * k[:, 2 * blocks :], axis=-1)[:, None]  # what features beyond 2D add
-    np.testing.assert_allclose(terms.rest, np.broadcast_to(rest, terms.rest.shape), atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +118,13 @@ def test_every_block_peaks_at_the_offset(offset):
     lags = np.append(np.linspace(offset - 2000.0, offset + 2000.0, 4001), offset)
     shifts = [heads.phase_shift(offset, omega), heads.aligned_shift(offset, omega, c)]
     shifts += [heads.aligned_shift(offset, omega, c, e)]
-    plain, signed, full = (heads.shifted_terms(q, k, lags, omega, shift) for shift in shifts)
-    assert np.all(signed.cosine[-1] >= np.max(signed.cosine, axis=0) - 1e-12)
-    np.testing.assert_allclose(signed.cosine[-1], np.abs(c), atol=1e-12)
-    assert not np.all(plain.cosine[-1] >= np.max(plain.cosine, axis=0) - 1e-12)  # blocks of negative C are lowest
-    np.testing.assert_allclose(plain.cosine[-1], c, atol=1e-12)
-    whole = full.cosine + full.sine
+    plain, signed, _ = (c * np.cos(lags[:, None] * omega + shift) for shift in shifts)
+    assert np.all(signed[-1] >= np.max(signed, axis=0) - 1e-12)
+    np.testing.assert_allclose(signed[-1], np.abs(c), atol=1e-12)
+    assert not np.all(plain[-1] >= np.max(plain, axis=0) - 1e-12)  # blocks of negative C are lowest
+    np.testing.assert_allclose(plain[-1], c, atol=1e-12)
+    turned = lags[:, None] * omega + shifts[2]
+    whole = c * np.cos(turned) + e * np.sin(turned)
     np.testing.assert_allclose(whole[-1], np.hypot(c, e), atol=1e-12)
     assert np.all(whole[-1] >= np.max(whole, axis=0) - 1e-12)
 

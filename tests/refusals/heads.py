@@ -13,9 +13,6 @@ Q, K = np.random.default_rng(16).normal(size=(2, 3, 2, 9, 8))
 ROPE, POLAR = rfrope.Rope(OMEGA), rfrope.Rope(OMEGA, polar=True)
 LAST = rfrope.from_config({"model_type": "deepseek_v3"})[0]  # heads have 192 features, and the last 64 turn
 PLANE = np.zeros((4, 2))
-NO_SYMMETRY, NEGATIVE = np.eye(8) + np.eye(8, k=1), np.diag([1.0, 1, 1, 1, 1, 1, 1, -0.01])
-LATTICE = rfrope.arithmetic(8, step=2.0 * math.pi / 100.0)
-COPY = "keys at 1 other lags, such as [-101]"
 
 
 def atlas_of(*documents, heads_at=None):
@@ -41,15 +38,6 @@ def polar_profile(q=M, k=M, rope=POLAR, **options):
     return heads.profile(q, k, LAGS, rope, **options)
 
 
-def from_weights(w_q=Q[0, 0, :8], w_k=K[0, 0, :8], **options):
-    return heads.offset_from_weights(w_q, w_k, OMEGA, max_lag=9, **options)
-
-
-def beside_larger(moment):
-    """A second moment beside that of a head whose inputs are far larger."""
-    return from_weights(np.stack([Q[0, 0, :8]] * 2), second_moment=np.stack([1e9 * np.eye(8), moment]))
-
-
 def weights(frequencies=(1.0, 0.5), **options):
     return heads.positional_weights(np.asarray(frequencies), **{"d_model": 3} | options)
 
@@ -60,10 +48,6 @@ def scores(frequencies=(1.0, 0.5), **options):
 
 def attention(frequencies=(1.0, 0.5), **options):
     return heads.positional_attention(np.asarray(frequencies), **{"context": 9} | options)
-
-
-def temperature(mass=0.5, frequencies=(1.0, 0.5), **options):
-    return heads.temperature_for_mass(mass, np.asarray(frequencies), **{"context": 10} | options)
 
 
 SEVERAL = {"frequencies": [[1.0, 2.0]], "offset": [0, 0]}
@@ -86,11 +70,6 @@ ROWS = [
     (lambda: polar_profile(shift=np.ones(3)), ValueError, "shift has shape (3,); expected (..., 4)"),
     (lambda: polar_profile(shift=1.0), ValueError, "shift has shape (); expected (..., 4)"),
     (lambda: polar_profile(shift=np.full(4, np.nan)), ValueError, "shift holds NaN"),
-    # offsets of weights
-    (lambda: from_weights(w_q=Q[0, 0, 0]), ValueError, "w_q has shape (8,); expected (..., d, d_model)"),
-    (lambda: from_weights(second_moment=NO_SYMMETRY), ValueError, "second_moment is not symmetric; expected E x x"),
-    (lambda: from_weights(second_moment=NEGATIVE), ValueError, "second_moment has the eigenvalue -0.01"),
-    (lambda: beside_larger(NO_SYMMETRY), ValueError, "second_moment is not symmetric"),
     # heads that look at position alone
     *(
         (lambda call=call, options=options: call(**options), ValueError, words)
@@ -108,8 +87,4 @@ ROWS = [
             ({"head_dim": 5}, "head_dim is 5; expected an even number of at least 2D = "),
         )
     ),
-    # temperatures
-    (lambda: temperature(0.9, LATTICE, context=102), ValueError, ("0.9, but", COPY, "a mass below 1/2")),
-    (lambda: temperature(0.1, LATTICE, context=1000), ValueError, ("keys at 9 other lags, such as [-101]", "1/10")),
-    # shifts
 ]  # fmt: skip

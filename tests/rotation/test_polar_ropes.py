@@ -33,7 +33,6 @@ WORKS = {  # functions of frequencies alone: with those of a polar Rope they do 
     "analysis.turns": lambda w: analysis.turns(w, 9),
     "analysis.wavelengths": lambda w: analysis.wavelengths(w),
     "heads.aligned_shift": lambda w: heads.aligned_shift(-1.0, w, np.ones(4)),
-    "heads.alignment": lambda w: heads.alignment(-1.0, w, np.ones(4)),
     "heads.offset_of": lambda w: heads.offset_of(w, OMEGA, low=-5.0),
     "heads.phase_shift": lambda w: heads.phase_shift(-1.0, w),
     "heads.shifted_mean_kernel": lambda w: heads.shifted_mean_kernel(LAGS, w, np.ones(4)),
@@ -69,7 +68,6 @@ REFUSED = {
     "heads.atlas": (lambda w: heads.atlas(WIDE, WIDE, w), "an atlas is of queries and keys that turn"),
     "heads.positional_attention": (lambda w: heads.positional_attention(w, 9), NO_OFFSET),
     "heads.positional_scores": (lambda w: heads.positional_scores(LAGS, w), NO_OFFSET),
-    "heads.temperature_for_mass": (lambda w: heads.temperature_for_mass(0.9, w, context=9), NO_OFFSET),
     "models.audit": (lambda w: models.audit(OMEGA, w), POLAR_ROPE + "tables of a model"),
     "models.diff": (lambda w: models.diff(OMEGA, w), "new is polar, but scores of equal content"),
 }

@@ -437,8 +437,7 @@ FROM_HOST = ESTIMATES | {"isotropic": functools.partial(call_once, "isotropic")}
 OF_THE_HOST = {  # as docs/explain/precision.rst says
     "pair_covariance",
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
-    *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
-    *("atlas", "scaling.scale_axis"),
+    *("effective_offset", "offset_of", "packed_positions", "summarise", "atlas", "scaling.scale_axis"),
     *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "engines.export"),
     *("engines.rounding", "engines.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),
     *("plotting.mean_kernels", "plotting.wavelengths", "save"),

@@ -52,16 +52,6 @@ def _polar(x: Any, positions: Any, frequencies: Any, **options: Any) -> Any:
     return rfrope.rotation.rotate_polar(x, positions, frequencies, **options)
 
 
-def _terms(**arguments: Any) -> Any:
-    terms = heads.shifted_terms(**arguments)
-    return terms.cosine, terms.sine, terms.rest
-
-
-def _alignment(**arguments: Any) -> Any:
-    found = heads.alignment(**arguments)
-    return found.overall, found.blocks, found.angles
-
-
 def _positional(frequencies: Any, offset: Any) -> Any:
     return heads.positional_weights(frequencies, d_model=2, offset=offset)[0]
 
@@ -95,14 +85,12 @@ def problems(form: str, pairing: str) -> dict[str, Problem]:
         "mean_kernel": Problem(analysis.mean_kernel, {"frequencies": w, "lags": p}),
         "phase_shift": Problem(heads.phase_shift, {"frequencies": w, "offset": offset}),
         "shifted_scores": Problem(heads.shifted_scores, lags, options=paired),
-        "shifted_terms": Problem(_terms, lags, options=paired),
         "shifted_mean_kernel": Problem(heads.shifted_mean_kernel, {"lags": p, **angles}),
         "aligned_shift": Problem(
             heads.aligned_shift,
             {"frequencies": w, "offset": offset, "cosine": (3,), "sine": (3,)},
             ("cosine",),  # the angle jumps where both coefficients are zero
         ),
-        "alignment": Problem(_alignment, {**angles, "offset": offset, "weights": (3,)}, ("weights",)),
         "positional_scores": Problem(heads.positional_scores, {"frequencies": w, "lags": p, "offset": offset}),
         "positional_weights": Problem(_positional, {"frequencies": w, "offset": offset}),
         "positional_attention": Problem(_profile, {"frequencies": w, "offset": offset}),

@@ -6,7 +6,7 @@ import rfrope
 from rfrope import analysis, heads
 
 Q, K = np.random.default_rng(3).standard_normal((2, 6, 8))
-WEIGHTS, AT = np.random.default_rng(4).standard_normal((2, 8, 5)), np.arange(6)
+AT = np.arange(6)
 CALLS = {
     "rotate": lambda rope, **options: rfrope.rotate(Q, AT, rope, **options),
     "scores": lambda rope, **options: rfrope.scores(Q, K, AT, AT, rope, **options),
@@ -15,9 +15,5 @@ CALLS = {
     "heads.profile": lambda rope, **options: heads.profile(Q, K, [-1.0, 0.0], rope, **options).mean,
     "heads.effective_offset": lambda rope, **options: heads.effective_offset(Q, K, rope, **options).offset,
     "heads.shifted_scores": lambda rope, **options: heads.shifted_scores(Q, K, -1.0, rope, 1.0, **options),
-    "heads.shifted_terms": lambda rope, **options: heads.shifted_terms(Q, K, -1.0, rope, 1.0, **options).cosine,
-    "heads.offset_from_weights": lambda rope, **options: (
-        heads.offset_from_weights(*WEIGHTS, rope, max_lag=9, **options).lag
-    ),
     "heads.positional_weights": lambda rope, **options: heads.positional_weights(rope, d_model=3, **options)[0],
 }
