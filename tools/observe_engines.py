@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rfrope.engines import observed
-from rfrope.engines.formulas import RefusedError, UnknownError
-from rfrope.engines.record import ConfigRope
+from rfrope.engines.record import ConfigRope, RefusedError, UnknownError
 from rfrope.models import comparing
 from rfrope.models.configs import read_parts
 from tools import engine_drivers

@@ -1,13 +1,15 @@
 """The engines that run models: how each reads configs, and the form in which it takes a Rope.
 
-`records` collects every `Engine` in the modules here, so a new record is a new engine: nothing else names it, and
-`rfrope.models.compare`, the exports, the command line and the documentation follow. `export` returns a Rope as plain
+`records` collects every `Engine` in the modules here, and what was observed or read of others, so a new record, or a
+file in `observed`, is a new engine: nothing else names it, and `rfrope.models.compare`, the exports, the command line
+and the documentation follow. `export` returns a Rope as plain
 data for an engine, `write` writes its file, `rounding` returns the error.
 """
 
 from __future__ import annotations
 
 import pkgutil
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import lazy_loader  # type: ignore[import-untyped]
 
 from rfrope._core.arguments import named
+from rfrope.engines import observed
 from rfrope.engines.overrides import override
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
 
@@ -67,8 +70,11 @@ def records() -> tuple[Engine, ...]:
     """
     files = [module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg]
     found = [value for file in files for value in vars(import_module(f"{__name__}.{file}")).values()]
-    engines = [value for value in found if isinstance(value, Engine)]
-    return tuple(sorted(engines, key=lambda engine: (engine.name != REFERENCE, engine.name.lower())))
+    engines = {value.name: value for value in found if isinstance(value, Engine)}
+    for name, held in observed.find_files().items():
+        if "families" in held and (one := engines.get(name, Engine(name))).reading is None:
+            engines[name] = replace(one, reading=observed.reading(name))
+    return tuple(sorted(engines.values(), key=lambda engine: (engine.name != REFERENCE, engine.name.lower())))
 
 
 def find_engine(argument: str, value: Any, field: str) -> tuple[str, Any]:

@@ -1,16 +1,25 @@
-"""Formats shared by several engines: ladder divisors in longrope's keys, tables, phases; and their errors."""
+"""Formats shared by several engines: YaRN's keys, ladder divisors in longrope's keys, tables, phases; their errors."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from rfrope.engines.record import Arithmetic, ExportRequest
 
+RAMP = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # of YaRN, with what counts without them
 STILL = 1e30  # the divisor that stands for a frequency of 0: no position turns by it in float32
 ULP = 2.0**-24  # largest relative rounding of float32
 _ROUNDING = {"float16": 2.0**-11, "float32": ULP, "float64": 2.0**-53}
+
+
+def split_attention(factor: float, attention: float) -> dict[str, float]:
+    """Return the scales of YaRN whose ratio is an attention factor; empty if there are none."""
+    growth = 0.1 * math.log(max(factor, 1.0))  # (0.1 m ln s + 1) / (0.1 ln s + 1) is the attention factor
+    mscale = float(f"{(attention * (growth + 1.0) - 1.0) / growth:.14g}") if growth else 0.0
+    return {"mscale": mscale, "mscale_all_dim": 1.0} if mscale > 0.0 else {}
 
 
 def make_divisors(request: ExportRequest, ladder: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.data.model_types import read_table
-from rfrope.engines import formats, observed
+from rfrope.engines import formats
 from rfrope.engines.record import Arithmetic, ExportRequest, make_engine
 
 # -- divisors in a GGUF ------------------------------------------------------------------------------------------------
@@ -68,10 +68,4 @@ def _ladder(request: ExportRequest) -> np.ndarray:
     return np.multiply.accumulate(steps).astype(np.float64)
 
 
-ENGINE = make_engine(
-    "llama.cpp",
-    _make_tensors,
-    _compute_tensors,
-    _refuse_by_architecture,
-    reading=observed.reading("llama.cpp"),
-)
+ENGINE = make_engine("llama.cpp", _make_tensors, _compute_tensors, _refuse_by_architecture)

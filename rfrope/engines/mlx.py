@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.engines import formats, formulas, observed
-from rfrope.engines.formulas import RefusedError
-from rfrope.engines.record import Arithmetic, ConfigRope, Engine, ExportRequest, make_engine
+from rfrope.engines import formats, observed
+from rfrope.engines.record import Arithmetic, ConfigRope, ExportRequest, RefusedError, make_engine, require_key
 
 _PATTERNED = {"gemma3_text": 6, "cohere2": 4}  # whose layers follow sliding_window_pattern, whatever layer_types says
 _LISTED = {"gemma4_text": 5, "gemma3n_text": 5, "olmo3": 4}  # with layer_types, else every so many-th is full
@@ -28,7 +27,7 @@ def _find_layers(config: ConfigRope) -> tuple[int, ...] | None:
     if model.layers is None or count is None:
         return None
     for key in _NEEDS.get(config.model_type, ()) if "." not in model.name and model.name != "text_config" else ():
-        formulas.require_key({name: True for name in raw}, key)
+        require_key({name: True for name in raw}, key)
     if config.model_type in ("smollm3", "llama4_text", "exaone4"):
         return tuple(filter(_find_turning(config), range(count)))
     if config.model_type in _LISTED:
@@ -103,7 +102,7 @@ def _refuse_config(request: ExportRequest) -> str:
     """Return why a class would rotate differently, or why contexts cannot give the attention factor."""
     rope, context = request.rope, request.context or 1
     factor, kind = rope.attention_factor, rope.source.model.model_type
-    is_read = observed.reads_scheme("MLX-LM", kind, "longrope")
+    is_read = observed.find_rules("MLX-LM", kind, "longrope").get("flat", {}).get("as") == "longrope"
     if request.scheme is not None and is_read:
         return ""
     if not is_read:
@@ -119,11 +118,5 @@ def _refuse_config(request: ExportRequest) -> str:
 
 
 MLX = make_engine("MLX", _make_periods, _compute_periods)
-MLX_LM = make_engine(
-    "MLX-LM",
-    _make_config,
-    _compute_config,
-    _refuse_config,
-    reading=observed.reading("MLX-LM", layers=_find_layers),
-)
-MLX_VLM = Engine("mlx-vlm", observed.reading("mlx-vlm"))
+READING = observed.reading("MLX-LM", layers=_find_layers)
+MLX_LM = make_engine("MLX-LM", _make_config, _compute_config, _refuse_config, reading=READING)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope.engines import formats, observed
+from rfrope.engines import formats
 from rfrope.engines.record import Arithmetic, ExportRequest, make_engine
 
 _FAST = 2.0**-21.19  # largest error of CUDA's __cosf in half a turn, and of __sinf at most; CUDA C++ Programming Guide
@@ -124,7 +124,6 @@ EXLLAMA = make_engine(
     _make_turns,
     # phases of at most half a turn, their cos and sin, and the product with the factor
     lambda request, made: Arithmetic(None, 0.0, np.pi * formats.ULP + _FAST + formats.ULP),
-    reading=observed.reading("exllamav3"),
 )
 
 

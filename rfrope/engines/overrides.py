@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rfrope._core.arguments import named, show, whole
-from rfrope.engines import formulas, observed
+from rfrope.engines import formats, observed
 from rfrope.scaling import schemes
 
 _SCALES = ("mscale", "mscale_all_dim")
@@ -84,14 +84,16 @@ def _say_yarn(engine: str, parameters: dict[str, Any]) -> dict[str, Any]:
         return parameters
     if parameters.get("factor") is None:
         raise ValueError("rope_parameters lacks factor; 'yarn' needs it")
-    reads = {*_YARN, "attention_factor"} if engine == "llama.cpp" else observed.list_reads(engine, "yarn")
+    reads = {*_YARN, "attention_factor"}
+    if engine != "llama.cpp":
+        reads = {key for rule in observed.find_rules(engine, "", "yarn").values() for key in rule.get("reads", ())}
     factor, given = parameters["factor"], {key: parameters.get(key) for key in ("attention_factor", *_SCALES)}
     if "mscale" not in reads and given["attention_factor"] is None and all(given[key] for key in _SCALES):
         parameters["attention_factor"] = schemes.sharpen_yarn(factor, *(parameters[key] for key in _SCALES))
     elif "attention_factor" not in reads and given["attention_factor"] is not None:
-        parameters |= formulas.split_attention(factor, parameters.pop("attention_factor"))
+        parameters |= formats.split_attention(factor, parameters.pop("attention_factor"))
     parameters = {key: value for key, value in parameters.items() if key not in _SCALES or key in reads}
-    for key, usual in formulas.RAMP.items():
+    for key, usual in formats.RAMP.items():
         if key not in reads and parameters.get(key) not in (None, usual):
             raise ValueError(
                 f"rope_parameters holds {key} = {show(parameters[key])}, which {engine} does not read under 'yarn'; "

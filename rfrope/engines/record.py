@@ -17,6 +17,21 @@ from rfrope.scaling.registry import ladder, rotated_width
 # -- an engine that reads a config -------------------------------------------------------------------------------------
 
 
+class RefusedError(ValueError):
+    """The engine refuses this config."""
+
+
+class UnknownError(ValueError):
+    """The engine's source for this config was not read."""
+
+
+def require_key(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a key; refuse a config without it, as the engine does."""
+    if values.get(key) is None:
+        raise RefusedError(f"stops with an error: {key} missing")
+    return values[key]
+
+
 @dataclass(frozen=True, eq=False)
 class ConfigRope:
     """One RoPE as described by a config: the argument of an engine's rule.
@@ -142,8 +157,8 @@ class Reading:
     sources : tuple of str
         The files, and the functions or classes in them.
     rule : callable
-        ``rule(config)`` takes a `ConfigRope` and returns the `EngineRope`. It raises ``formulas.RefusedError`` where
-        the engine would stop, and ``formulas.UnknownError`` where its source was not read: a rule never guesses.
+        ``rule(config)`` takes a `ConfigRope` and returns the `EngineRope`. It raises ``record.RefusedError`` where
+        the engine would stop, and ``record.UnknownError`` where its source was not read: a rule never guesses.
     model_types : tuple of str
         Model types whose code was read, for which the rule holds; empty for all that `rfrope.from_config` knows.
     layered : tuple of str

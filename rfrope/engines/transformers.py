@@ -1,4 +1,4 @@
-"""Hugging Face's transformers 5, the reference for `rfrope.from_config`, and 4, which reads configs in older form."""
+"""Hugging Face's transformers 5, the reference for `rfrope.from_config`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.data.model_types import has_defaults, known, read_table
-from rfrope.engines import formats, observed
-from rfrope.engines.formulas import RefusedError, UnknownError
-from rfrope.engines.record import ConfigRope, Engine, EngineRope, ExportRequest, Reading, make_engine
+from rfrope.engines import formats, record
+from rfrope.engines.record import ConfigRope, EngineRope, ExportRequest, RefusedError, make_engine
 
 _SU = ("phi3",)  # model types whose config class knows "su" for longrope
 _HELD = read_table("engines")["transformers"]["reading"]
@@ -22,7 +21,7 @@ def _read(config: ConfigRope) -> EngineRope:
     if name == "yarn" and not {"factor", "short_factor"} & set(config.written):
         raise RefusedError("stops with an error: factor missing")
     if config.rope.source.model.pairing_from in ("assumed", "config"):
-        raise UnknownError(f"it has no class for model type {show(config.model_type)}")
+        raise record.UnknownError(f"it has no class for model type {show(config.model_type)}")
     length = EngineRope.length if "alpha" in values else _HELD["lengths"].get(name, EngineRope.length)
     note = "after rfrope.integrations.transformers.register(), else it stops with an error" if name == "rfrope" else ""
     return EngineRope(
@@ -50,11 +49,5 @@ def _refuse_by_class(request: ExportRequest) -> str:
     return ""
 
 
-ENGINE = make_engine(
-    "transformers",
-    formats.make_longrope,
-    formats.compute_longrope,
-    _refuse_by_class,
-    reading=Reading(_HELD["version"], _HELD["sources"], _read),
-)
-OLD = Engine("transformers 4", observed.reading("transformers 4"))
+READING = record.Reading(_HELD["version"], _HELD["sources"], _read)
+ENGINE = make_engine("transformers", formats.make_longrope, formats.compute_longrope, _refuse_by_class, reading=READING)

@@ -15,8 +15,8 @@ import numpy as np
 from rfrope._core import array, libraries
 from rfrope._core.arguments import listed, path_of, show, whole
 from rfrope.engines import REFERENCE, find_engine
-from rfrope.engines.formulas import RefusedError
 from rfrope.engines.overrides import TYPED, override
+from rfrope.engines.record import RefusedError
 from rfrope.models.auditing import audit
 from rfrope.models.buffers import list_tensors, read_stored
 from rfrope.models.comparing import EngineReport, RopeComparison, compare

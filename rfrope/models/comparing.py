@@ -15,8 +15,7 @@ import numpy as np
 from rfrope import engines as registry
 from rfrope._core.arguments import listed, show, whole
 from rfrope._core.results import Copyable, Report, Result, Table, Words, plain
-from rfrope.engines.formulas import RefusedError, UnknownError
-from rfrope.engines.record import ConfigRope, EngineRope, Reading
+from rfrope.engines.record import ConfigRope, EngineRope, Reading, RefusedError, UnknownError
 from rfrope.models.configs import from_config, read, read_parts
 from rfrope.models.layering import show_layers
 from rfrope.models.parts import NAMES

@@ -16,7 +16,7 @@ from rfrope._core import files
 from rfrope._core.arguments import path_of, printable, show, whole
 from rfrope.data.model_types import read_table
 from rfrope.engines.formats import STILL
-from rfrope.engines.formulas import RefusedError, UnknownError
+from rfrope.engines.record import RefusedError, UnknownError
 from rfrope.models.layer_patterns import LARGEST
 from rfrope.models.parts import Part
 from rfrope.rotation.provenance import ModelPart, Provenance

@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope import engines as registry
 from rfrope._core import angles, sums
-from rfrope.engines.formulas import RAMP, split_attention
+from rfrope.engines.formats import RAMP, split_attention
 from rfrope.engines.record import ConfigRope
 from rfrope.models.rope_parameters import DICTS, from_rope_parameters
 from rfrope.rotation.rope import Rope

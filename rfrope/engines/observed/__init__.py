@@ -36,8 +36,7 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.data.model_types import read_table
-from rfrope.engines.formulas import RefusedError, UnknownError, require_key
-from rfrope.engines.record import ConfigRope, EngineRope, Reading
+from rfrope.engines.record import ConfigRope, EngineRope, Reading, RefusedError, UnknownError, require_key
 from rfrope.scaling import registry, schemes
 
 _USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True, "mscale": None, "mscale_all_dim": None, "attn_factor": 1.0}
@@ -142,8 +141,8 @@ def _check_runs(rule: Mapping[str, Any], config: ConfigRope) -> None:
         raise RefusedError(f"stops with an error: {' or '.join(rule['any'])} missing")
     for key in rule.get("floats", ()):
         if not isinstance(value := config.values.get(key, 1.0), float):
-            wanted = f"factor is {show(value)}, and it needs a float, {float(value)!r}"
-            raise RefusedError(f"stops with an error: {wanted}")
+            said = f"factor is {show(value)}, and it needs a float, {float(value)!r}"
+            raise RefusedError(f"stops with an error: {said}")
     if config.raw.get(rule.get("unless", "")) not in (None, {}):
         raise UnknownError(f"no known formula explains its use of {rule['unless']} here")
 
@@ -184,13 +183,10 @@ def _read_values(rule: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
     sets = rule.get("sets", {})
     if _KEY in sets and not has_original:
         values.pop(_KEY, None)
-    read = config.rope.source.rope_parameters  # with the defaults of transformers
-    values = {"partial_rotary_factor": read.get("partial_rotary_factor", 1.0), **sets, **values}
-    for key in _BESIDE:
-        if key in sets:
-            values[key] = sets[key]
+    part = config.rope.source.rope_parameters.get("partial_rotary_factor", 1.0)  # with the defaults of transformers
+    values = {"partial_rotary_factor": part, **sets, **values} | {key: sets[key] for key in _BESIDE if key in sets}
     if sets.get("partial_rotary_factor", 1.0) != 1.0:  # a width under a key of its own
-        values |= {"partial_rotary_factor": read.get("partial_rotary_factor", 1.0)}
+        values["partial_rotary_factor"] = part
     if rule.get("both"):
         values |= dict.fromkeys(("short_factor", "long_factor"), values[rule["both"]])
     if rule.get("else") and has_original:
@@ -203,18 +199,12 @@ def _read_values(rule: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
     return values
 
 
-def reads_scheme(engine: str, model_type: str, scheme: str) -> bool:
-    """Return whether an engine was seen to turn by a scheme in a config of the older form, the same in all layers."""
+def find_rules(engine: str, model_type: str, scheme: str) -> dict[str, Mapping[str, Any]]:
+    """Return the rules of an engine for a scheme that is the same in all layers, by form of config."""
     held = find_files()[engine]
-    number = held["families"].get(model_type or "llama", {}).get("flat", {}).get("", {}).get(scheme)
-    return number is not None and held["rules"][number].get("as") == scheme
-
-
-def list_reads(engine: str, scheme: str) -> set[str]:
-    """Return the keys of a scheme that an engine was seen to read for Llama, in either form of config."""
-    held = find_files()[engine]
-    forms = [held["families"]["llama"].get(form, {}).get("", {}).get(scheme) for form in ("dict", "flat")]
-    return {key for number in forms if number is not None for key in held["rules"][number].get("reads", ())}
+    family = held["families"].get(model_type or "llama", {})
+    numbers = {form: family.get(form, {}).get("", {}).get(scheme) for form in ("dict", "flat")}
+    return {form: held["rules"][number] for form, number in numbers.items() if number is not None}
 
 
 def _count_positions(rule: str, values: Mapping[str, Any], config: ConfigRope) -> int:

@@ -133,8 +133,7 @@ def export(
     >>> made["max_position_embeddings"], made["rope_parameters"]["short_factor"]
     (4096, [1.0, 0.4999999888241291])
     """
-    options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    request, form = _read_request(rope, engine, options)
+    request, form = _read_request(rope, engine, context, base, dtype, architecture)
     return form.make(request)
 
 
@@ -183,8 +182,7 @@ def rounding(
     >>> rounding(rfrope.Rope(rfrope.geometric(64), context=8192), "onnx").table < 1e-7
     True
     """
-    options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    return _measure(*_read_request(rope, engine, options, needs_context=True))
+    return _measure(*_read_request(rope, engine, context, base, dtype, architecture, needs_context=True))
 
 
 @select_device
@@ -262,8 +260,7 @@ def write(
         raise ValueError(f"part is {show(part)}, but model is None; expected the config to change")
     if model is not None and architecture is None and "architecture" in form.options:
         architecture = read_architecture(model)
-    options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    request, _ = _read_request(rope, name, options)
+    request, _ = _read_request(rope, name, context, base, dtype, architecture)
     files.check_writable(path, overwrite=flag("overwrite", overwrite))
     part = request.rope.source.model.name if part is None else part
     files.write(path, make_content(path, form.make(request), model, request.rope, part), overwrite=overwrite)
@@ -273,12 +270,13 @@ def write(
 
 
 def _read_request(
-    rope: Any, engine: Any, options: dict[str, Any], needs_context: bool = False
+    rope: Any, engine: Any, context: Any, base: Any, dtype: Any, architecture: Any, *, needs_context: bool = False
 ) -> tuple[ExportRequest, Format]:
     """Read a Rope and options for an engine, or raise with the reason against them."""
     form: Format
     name, form = engines.find_engine("engine", engine, "format")
     rope = _read_rope(rope)
+    options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
     for option, value in options.items():
         if value is not None and option not in form.options and not (needs_context and option == "context"):
             raise ValueError(f"{option} is {show(value)}, which {name} does not use; expected no {option}")
@@ -288,7 +286,6 @@ def _read_request(
     host = vectors[..., 0] if vectors.ndim < 3 else vectors  # of several heads (H, D, 1)
     if form.any_rope:
         host = angles.from_vectors(angles.read_on_host(rope.frequencies), rope.frequencies)
-    context, base, theta = options["context"], options["base"], rope.source.rope_parameters.get("rope_theta")
     lengths = rope.context if isinstance(rope.context, tuple) else (rope.context,)
     if context is not None:
         context = whole("context", context, 1)
@@ -296,18 +293,14 @@ def _read_request(
         (context,) = lengths
     if context is None and (needs_context or "context" in form.options):
         raise ValueError(f"context is None, and so is the Rope's; {name} needs it: expected context=")
+    theta = rope.source.rope_parameters.get("rope_theta")
     usual = theta if isinstance(theta, int | float) and not isinstance(theta, bool) else 1e4
-    base = usual if base is None else base
-    request = ExportRequest(
-        replace(rope, frequencies=host),
-        context,
-        positive("base", base, minimum=2.0**-100, maximum=2.0**100),
-        choice("dtype", options["dtype"] or "float32", _DTYPES),
-        options["architecture"] or "llama",
-    )
-    scheme = keep_scheme(request.rope, context, name) if _is_config(form) and request.base == theta else None
-    request = replace(request, scheme=scheme)
-    reason, factor = "" if form.refusal is None else form.refusal(request), request.rope.attention_factor
+    base = positive("base", usual if base is None else base, minimum=2.0**-100, maximum=2.0**100)
+    rope = replace(rope, frequencies=host)
+    scheme = keep_scheme(rope, context, name) if _is_config(form) and base == theta else None
+    dtype = choice("dtype", dtype or "float32", _DTYPES)
+    request = ExportRequest(rope, context, base, dtype, architecture or "llama", scheme)
+    reason, factor = "" if form.refusal is None else form.refusal(request), rope.attention_factor
     if not reason and factor != 1.0 and not form.factor and scheme is None:
         reason = f"its attention factor {factor} would be dropped: multiply scores by its square"
     if reason:
@@ -351,9 +344,8 @@ def _measure(request: ExportRequest, form: Format) -> Rounding:
     if request.heads is not None:
         sets = (replace(request.rope, frequencies=one) for one in request.rope.frequencies[..., 0])
         found = [_measure(replace(request, rope=one), form) for one in sets]
-        names = ("frequency", "kernel", "table")
-        frequency, kernel, table = (max(getattr(one, name) for one in found) for name in names)
-        return Rounding(frequency, kernel, table, found[0].context)
+        worst = {name: max(getattr(one, name) for one in found) for name in ("frequency", "kernel", "table")}
+        return Rounding(**worst, context=found[0].context)
     made, exact = form.arithmetic(request, form.make(request)), request.rope.frequencies
     context = request.context or 1
     scheme = str((request.scheme or {}).get("rope_type", "longrope")) if _is_config(form) else ""

@@ -14,7 +14,6 @@ import numpy as np
 
 from rfrope._core import files
 from rfrope._core.arguments import path_of, printable, show
-from rfrope._core.files import Content, load_package
 from rfrope.data.model_types import known
 from rfrope.models import configs, from_config
 from rfrope.models.parts import NAMES
@@ -28,7 +27,7 @@ _NEED = "files for llama.cpp need the package gguf: pip install gguf"
 _UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, MemoryError, AttributeError)
 
 
-def make_content(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
+def make_content(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> files.Content:
     """Return the content of a file, by its suffix: the export itself, or a copy of a model with it."""
     if path.endswith(".npz"):
         arrays: dict[str, Any] = {name: value for name, value in made.items() if isinstance(value, np.ndarray)}
@@ -48,7 +47,7 @@ def make_content(path: str, made: Mapping[str, Any], model: Any, rope: Rope, par
 
 def _build_graph(path: str, made: Mapping[str, Any]) -> bytes:
     """Return a graph of one node, with its tables inside, for ``X`` and ``position_ids``."""
-    library = load_package("onnx", f"{path} needs the package onnx: pip install onnx (or use the suffix .npz)")
+    library = files.load_package("onnx", f"{path} needs the package onnx: pip install onnx (or use the suffix .npz)")
     helper, node = library.helper, made["node"]
     kind = helper.np_dtype_to_tensor_dtype(made["cos_cache"].dtype)
     features, tokens = ["batch", "heads", "tokens", "features"], ["batch", "tokens"]

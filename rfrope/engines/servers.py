@@ -1,13 +1,14 @@
-"""vLLM and SGLang: ``get_rope`` with ``rope_parameters`` of transformers; vLLM's operator, with a table."""
+"""Servers: ``get_rope`` of vLLM and SGLang, vLLM's operator, with a table, and TensorRT-LLM's PyTorch classes."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.engines import formats, observed
-from rfrope.engines.formulas import UnknownError
-from rfrope.engines.record import ConfigRope, EngineRope, make_engine
+from rfrope.engines.record import ConfigRope, EngineRope, ExportRequest, UnknownError, make_engine
 
 ENGINE = make_engine(
     "vLLM",
@@ -50,3 +51,18 @@ SGLANG = make_engine(
     formats.compute_longrope,
     reading=observed.reading("SGLang", own={"gemma3_text": _read_gemma3}, layers=_find_layers),
 )
+
+
+# -- TensorRT-LLM ------------------------------------------------------------------------------------------------------
+
+
+def _make_rope_scaling(request: ExportRequest) -> dict[str, Any]:
+    """Return the keys of older configs, and the original context beside them, where the engine looks first."""
+    made, key = formats.make_rope_scaling(request), "original_max_position_embeddings"
+    scaling = made["rope_scaling"] or {}
+    if request.scheme is None:
+        del scaling["attention_factor"]
+    return made | ({key: scaling[key]} if key in scaling else {})
+
+
+TENSORRT_LLM = make_engine("TensorRT-LLM", _make_rope_scaling, formats.compute_longrope)
