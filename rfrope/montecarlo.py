@@ -7,10 +7,10 @@ memory of one chunk.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from rfrope._core import angles, array, blocks, capacity, dispatch, parallel, ra
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope._core.dispatch import CPU, CUDA, backend_place, dispatched
-from rfrope._core.files import Checkpoint, check_seed
 from rfrope._core.results import Result
 from rfrope._core.sums import MeanSums, PowerSums
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
@@ -116,7 +115,6 @@ def estimate_kernel(
     quantity: str = "phi",
     executor: Any = None,
     progress: Any = None,
-    checkpoint: Any = None,
 ) -> Estimate:
     """Return a Monte Carlo estimate of Phi, Phi_2 or the expected sine (0 in theory) of a kernel.
 
@@ -144,9 +142,6 @@ def estimate_kernel(
     progress : None, bool or callable
         True shows a bar on stderr (tqdm), False none; None shows one after two seconds if stderr is a terminal. A
         callable wraps the iterable of chunks: ``progress(iterable, total=n_chunks)``.
-    checkpoint : str or os.PathLike, optional
-        File for the sums of finished chunks, written about once a second and on failure, and kept at the end. The same
-        call resumes from it, even if the process was killed, with the same bits in the end; `rng` must be a seed.
 
     Returns
     -------
@@ -156,10 +151,9 @@ def estimate_kernel(
     Raises
     ------
     ValueError, TypeError
-        If the kernel, lags, design, quantity or a number is not as described above, or `checkpoint` belongs to another
-        call.
+        If the kernel, lags, design, quantity or a number is not as described above.
     Exception
-        Any exception of the executor, as when a worker dies, with a note on what is finished and how to resume.
+        Any exception of the executor, as when a worker dies, with a note on what is lost.
 
     See Also
     --------
@@ -193,18 +187,17 @@ def estimate_kernel(
     array.check_memory(128.0, lags.shape[:-1], lags, "lags")
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks, kernel)
-    check_seed(rng, checkpoint)
     key, n_lags, threaded = random.key_from_rng(rng), math.prod(lags.shape[:-1]), dispatch.place_of((lags,)) == "cpu"
     if n_sets:
         sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
         length = transforms.sets_in_chunk(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
-        summed = _summed(sets, n_sets, length, executor, progress, threaded, checkpoint)
+        summed = parallel.run_chunks(sets, n_sets, length, executor, progress, threaded)
         return _mean(summed, lags, 1.0, _is_held_by_many(summed, _SHARE))
     where = backend_place(_kernel_moments, lags)
     on_host = array.view_as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = transforms.draws_in_chunk(where, on_host, n_lags, n_samples, kernel.n_columns, kernel.ndim)
     task = _KernelChunk(kernel, key, lags, quantity)
-    found = _summed(task, n_samples, length, executor, progress, threaded, checkpoint)
+    found = parallel.run_chunks(task, n_samples, length, executor, progress, threaded)
     return _mean(found, lags, 1.0, _are_trusted(task, found))
 
 
@@ -221,7 +214,6 @@ def estimate_scores(
     pairing: str = "half",
     executor: Any = None,
     progress: Any = None,
-    checkpoint: Any = None,
 ) -> ScoreEstimate:
     """Return estimates of the mean and variance of the score of q and k over random frequencies.
 
@@ -234,7 +226,7 @@ def estimate_scores(
     lags : array_like, in units of position
         Lags, KEY minus QUERY: ``(...)`` for a kernel with one axis, ``(..., ndim)`` with more. Their shape broadcasts
         against the leading axes of q and k.
-    kernel, rng, executor, progress, checkpoint
+    kernel, rng, executor, progress
         See `estimate_kernel`.
     n_trials : int
         Number of independent draws of all frequencies, at least 4. Trial t uses the frequencies of head t of `sample`.
@@ -275,7 +267,6 @@ def estimate_scores(
     kernel = read_kernel(kernel)
     design = check_randomised(design, kernel)
     n_trials = whole("n_trials", n_trials, 4)
-    check_seed(rng, checkpoint)
     lags, xp, device = angles.lags(lags, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
     grid = lags.shape[:-1]
@@ -286,7 +277,7 @@ def estimate_scores(
     if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"lags of shape {grid} beside q and k", "the number of lags")
     length = transforms.trials_in_chunk(where, kernel.stated_law() is not None, width)
-    found = _summed(task, n_trials, length, executor, progress, dispatch.place_of((a,)) == "cpu", checkpoint)
+    found = parallel.run_chunks(task, n_trials, length, executor, progress, dispatch.place_of((a,)) == "cpu")
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
     mean, n = _mean(found, lags, size, _is_held_by_many(found, _SHARE)), found.n
     variance = found.m2 / (n - 1.0)
@@ -309,16 +300,6 @@ def _is_held_by_many(found: PowerSums, share: float) -> Array:
 # -- chunks of work ----------------------------------------------------------------------------------------------------
 
 
-def _summed(task: Any, total: int, length: int, executor: Any, progress: Any, threaded: bool, checkpoint: Any) -> Any:
-    """Run a task on all of its chunks, except those in a checkpoint."""
-    if checkpoint is None:
-        return parallel.run_chunks(task, total, length, executor, progress, threaded)
-    question = {("rng" if one.name == "key" else one.name): getattr(task, one.name) for one in fields(task)}
-    kept = Checkpoint(checkpoint, {"estimate": task.kind.__name__, "number": total, "chunk": length, **question})
-    before = kept.restored(task.kind, task.lags)
-    return parallel.run_chunks(task, total, length, executor, progress, threaded, kept, before)
-
-
 @dataclass(frozen=True)
 class _KernelChunk:
     """Work on frequencies start, ..., start + length - 1: picklable, so that it can travel to a worker."""
@@ -327,8 +308,6 @@ class _KernelChunk:
     key: random.Key
     lags: Array
     quantity: str
-
-    kind: ClassVar[type] = MeanSums
 
     def __call__(self, span: tuple[int, int]) -> MeanSums:
         start, length = span
@@ -347,8 +326,6 @@ class _SetChunk:
     quantity: str
     design: str
     n_blocks: int
-
-    kind: ClassVar[type] = PowerSums
 
     def __call__(self, span: tuple[int, int]) -> PowerSums:
         start, length = span
@@ -375,8 +352,6 @@ class _ScoreChunk:
     a: Array
     b: Array
     design: str = "iid"
-
-    kind: ClassVar[type] = PowerSums
 
     def __call__(self, span: tuple[int, int]) -> PowerSums:
         start, length = span

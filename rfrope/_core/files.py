@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all; regular files, of NumPy's arrays too, read within bounds; checkpoints.
+"""Files that appear complete or not at all; regular files, of NumPy's arrays too, read within bounds; digests.
 
 The contents that a header claims must lie in the file, and nothing is unpickled.
 """
@@ -13,11 +13,9 @@ import os
 import secrets
 import stat
 import time
-import warnings
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -25,7 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from rfrope._core import array, capacity
-from rfrope._core.arguments import path_of, printable
+from rfrope._core.arguments import printable
 
 _BEGINNING, _END = ".rfrope-", ".tmp"  # names of files that are being written
 _OLD = 86400.0  # seconds, after which nobody writes such a file any more
@@ -252,106 +250,15 @@ def _read(open_it: Callable[[], Any], name: str) -> np.ndarray:
     return found
 
 
-# -- checkpoints: finished work of a long estimate, so that a rerun goes on where another ended, with the same bits ----
-
-
-_FORMAT = 1
-_SECONDS = 1.0  # between two savings: so much work a process that is killed loses, beside its last chunk
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError)
-
-
-class Checkpoint:
-    """The file of a sum over chunks: the answer so far, the number of chunks in it, and the question.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-    question : dict
-        Fields of a task and their values, which decide all bits of the answer.
-
-    Raises
-    ------
-    TypeError
-        If `path` is not a path.
-    ValueError
-        If the file holds something else, or the answer to another question.
-    OSError
-        If the file cannot be read, or a new one not be written there.
-    """
-
-    def __init__(self, path: Any, question: dict[str, Any]) -> None:
-        self.path = path_of("checkpoint", path)
-        self._question = {name: digest(value) for name, value in question.items()}
-        self._saved = time.monotonic()
-        self.done, self._held = 0, None
-        if os.path.lexists(self.path):
-            self.done, self._held = self._answer()
-        else:
-            check_writable(self.path)
-
-    def _answer(self) -> tuple[int, dict[str, np.ndarray]]:
-        try:
-            found = read_arrays(self.path)
-            about = parse_json(str(found.pop("checkpoint")[()]))
-            number, asked, done = about["format"], about["question"], about["done"]
-        except _UNREADABLE as error:
-            raise ValueError(f"{self.path} is not a checkpoint ({type(error).__name__}); expected a new name") from None
-        if number != _FORMAT or asked != self._question:
-            keys = asked.keys() | self._question.keys() if isinstance(asked, dict) else ()
-            other = ", ".join(sorted(k for k in keys if asked.get(k) != self._question.get(k))) or "format"
-            raise ValueError(f"{self.path} is the checkpoint of another estimate ({other} differ); expected a new name")
-        if not isinstance(done, int) or done < 1 or about["digest"] != _digest_of_all(found):
-            raise ValueError(f"{self.path} is damaged; remove it to start again")
-        return done, found
-
-    def restored(self, kind: Any, like: Any) -> Any:
-        """Return the answer so far, a record `kind` of arrays beside `like`; None where there is none."""
-        if self._held is None:
-            return None
-        xp, device = array.namespace(like=like), array.device(like)
-        held = {name: array.from_host(values, xp, device=device) for name, values in self._held.items() if name != "n"}
-        return kind(n=int(self._held["n"]), **held)
-
-    def keep(self, part: Any, done: int, *, now: bool = False) -> None:
-        """Save the answer of a number of chunks, if the last save is some time ago."""
-        if not now and time.monotonic() - self._saved < _SECONDS:
-            return
-        held = {one.name: np.asarray(array.to_host(getattr(part, one.name))) for one in fields(part) if one.name != "n"}
-        held["n"] = np.asarray(part.n)
-        about = {"format": _FORMAT, "question": self._question, "done": done, "digest": _digest_of_all(held)}
-        content = io.BytesIO()
-        np.savez(content, checkpoint=np.asarray(json.dumps(about)), **held)  # type: ignore[arg-type]
-        self._saved = time.monotonic()
-        try:
-            write(self.path, content.getvalue(), overwrite=True)
-        except OSError as error:  # the work goes on, and the next saving may succeed
-            warnings.warn(f"checkpoint {self.path} was not written: {error}", RuntimeWarning, stacklevel=2)
-
-
-def check_seed(rng: Any, checkpoint: Any) -> None:
-    """Refuse a checkpoint that no other call could continue."""
-    if checkpoint is not None and rng is None:
-        raise ValueError("rng is None; expected a seed with checkpoint, so that the same call can resume")
+# -- digests -----------------------------------------------------------------------------------------------------------
 
 
 def digest(value: Any) -> str:
-    """A short name of a value: its text; an array's dtype, shape and bytes; all fields of a record."""
+    """A short name of a value: its text; an array's dtype, shape and bytes; all items of a list."""
     if isinstance(value, list | tuple):
         return digest("".join(map(digest, value)))
     if hasattr(value, "shape"):
         host = np.ascontiguousarray(array.to_host(value))
         kind = f"{type(value).__module__.partition('.')[0]} {host.dtype} {host.shape}".encode()
         return hashlib.sha256(kind + host.tobytes()).hexdigest()[:32]
-    if isinstance(value, type):
-        return digest(f"{value.__module__}.{value.__qualname__}")
-    if isinstance(value, dict):
-        return digest([item for pair in value.items() for item in pair])
-    if is_dataclass(value):
-        return digest([type(value), *((one.name, getattr(value, one.name)) for one in fields(value))])
-    if not isinstance(value, str | int | float | complex | None):
-        return digest([type(value), *value.__reduce_ex__(2)[1:3]])  # what a copy would be made from
     return hashlib.sha256(repr(value).encode()).hexdigest()[:32]
-
-
-def _digest_of_all(held: dict[str, np.ndarray]) -> str:
-    return digest([item for name in sorted(held) for item in (name, np.asarray(held[name]))])

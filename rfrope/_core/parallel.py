@@ -23,7 +23,6 @@ from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
 
 from rfrope._core.arguments import show, whole
-from rfrope._core.files import Checkpoint
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -310,8 +309,6 @@ def run_chunks(
     executor: Any,
     progress: Any,
     threaded: bool,
-    kept: Checkpoint | None = None,
-    before: _Part | None = None,
 ) -> _Part:
     """Map a task over fixed spans ``(start, length)`` and merge in their order.
 
@@ -327,10 +324,6 @@ def run_chunks(
         See `show_progress`.
     threaded : bool
         Whether the task releases the interpreter.
-    kept : Checkpoint, optional
-        Where the answer so far is kept.
-    before : Mergeable, optional
-        What it holds of an earlier run.
 
     Raises
     ------
@@ -339,28 +332,22 @@ def run_chunks(
     ValueError
         If the executor gives back less, or more, than all draws, or others.
     Exception
-        What a worker raises, with a note that says how much was finished, and how to go on.
+        What a worker raises, with a note that says how much was finished.
     """
     check_progress(progress)
-    merged, done, placed = before, kept.done if kept else 0, _Placed(task, total, length)
-    starts = range(done * length, total, length)
+    merged, placed, starts = None, _Placed(task, total, length), range(0, total, length)
     if executor is None:
         results: Iterable[tuple[int, _Part]] = ordered_map(placed, starts, allowed() if threaded else 1)
     else:
-        results = _from(executor, placed, starts, kept)
+        results = _from(executor, placed, starts)
     try:
-        for start, part in show_progress(results, len(starts) + done, progress, done):
+        for start, part in show_progress(results, len(starts), progress):
             if start != (0 if merged is None else merged.n):
                 raise _wrong(f"the chunk from draw {start}, after {0 if merged is None else merged.n}", total)
             merged = part if merged is None else merged.merge(part)
-            done += 1
-            if kept is not None:
-                kept.keep(merged, done)
     finally:
         if hasattr(results, "close"):  # an interrupt out here leaves helping threads waiting, which this ends
             results.close()
-        if kept is not None and merged is not None and done > kept.done:
-            kept.keep(merged, done, now=True)
     if merged is None or merged.n != total:
         raise _wrong(f"{0 if merged is None else merged.n}", total, "progress" if executor is None else "executor")
     return merged
@@ -370,7 +357,7 @@ def _wrong(found: str, total: int, who: str = "executor") -> ValueError:
     return ValueError(f"{who} returned {found} of {total} draws; expected all, once and in order")
 
 
-def _from(executor: Any, task: Any, starts: range, kept: Checkpoint | None) -> Iterator[tuple[int, Any]]:
+def _from(executor: Any, task: Any, starts: range) -> Iterator[tuple[int, Any]]:
     """Results of an executor; where it fails, say what that costs."""
     apply, done = _mapper(executor), 0
     try:
@@ -385,9 +372,7 @@ def _from(executor: Any, task: Any, starts: range, kept: Checkpoint | None) -> I
             yield result
             done += 1
     except Exception as error:
-        lost = "which are lost; with checkpoint=PATH they are kept, and the same call resumes"
-        where = f"which are in {kept.path}: the same call resumes from there" if kept else lost
-        error.add_note(f"The executor failed after {done} of {len(starts)} chunks, {where}.")
+        error.add_note(f"The executor failed after {done} of {len(starts)} chunks, which are lost.")
         raise
 
 

@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 
 from rfrope._core import files, parallel
-from rfrope._core.arguments import finite, listed, positive, show, whole
+from rfrope._core.arguments import finite, listed, path_of, positive, show, whole
 from rfrope.integrations.tuned import Tuning
 from rfrope.rotation.rope import Rope
 
@@ -153,7 +153,7 @@ class Halving:
         self._path, self._saved = None, time.monotonic()
         self._latest: tuple[dict[str, Tensor], dict[str, str]] | None = None  # a consistent state, however a step ends
         if checkpoint is not None:
-            self._path, self._question = files.path_of("checkpoint", checkpoint), self._ask()
+            self._path, self._question = path_of("checkpoint", checkpoint), self._ask()
             if os.path.lexists(self._path):
                 self._restore()
             else:

@@ -53,13 +53,6 @@ def command(suffix, words):
     return suffix, call
 
 
-def estimate(path):
-    found = rfrope.estimate_kernel(1.0, "gaussian", n_samples=8, rng=0, checkpoint=path)
-    if not path.is_file():
-        raise OSError("it was no file before, and is none now")
-    return found
-
-
 WORDS = {
     ".json": ("inspect PATH", "compare PATH", "plan PATH --context 64"),
     ".npz": ("inspect PATH", "export PATH --to vllm", "validate gaussian --qk PATH", "audit PATH PATH"),
@@ -72,7 +65,6 @@ READERS = {
     "from_config": (".json", rfrope.from_config),
     "compare": (".json", models.compare),
     "audit": (".json", lambda path: models.audit([1.0, 0.5], path)),
-    "checkpoint": (".ckpt", estimate),
     "engines.write of a config": exported("vllm", ".json"),
     "engines.write of a GGUF": exported("llama.cpp", ".gguf"),
     **{f"rfrope {words} of {suffix}": command(suffix, words) for suffix, words in COMMANDS},
@@ -171,13 +163,9 @@ def test_json_inside_a_file_has_the_bound_too(tmp_path):
         rfrope.save(path, ROPE, source={"note": "x" * 2**24})
     assert not path.exists()
     long = np.asarray("[" + "[]," * 2**23 + "1]")
-    for read, words, held in (
-        (rfrope.load, "does not say what it holds", {"frequencies": np.ones(2), "metadata": long}),
-        (estimate, "is not a checkpoint", {"n": np.ones(2), "checkpoint": long}),
-    ):
-        np.savez(path, **held)
-        with pytest.raises(ValueError, match=words):
-            read(path)
+    np.savez(path, frequencies=np.ones(2), metadata=long)
+    with pytest.raises(ValueError, match="does not say what it holds"):
+        rfrope.load(path)
 
 
 # -- NumPy's files -----------------------------------------------------------------------------------------------------

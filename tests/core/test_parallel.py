@@ -2,8 +2,10 @@
 
 import asyncio
 import contextvars
+import io
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -24,7 +26,7 @@ from rfrope.rotation import turning
 def _no_thread_is_left():
     before = set(threading.enumerate())
     yield
-    assert set(threading.enumerate()) <= before
+    assert {one for one in threading.enumerate() if one.name != "tqdm_monitor"} <= before
 
 
 # -- the limit ---------------------------------------------------------------------------------------------------------
@@ -345,3 +347,70 @@ def test_what_is_done_in_a_thread_comes_back_or_is_raised(monkeypatch):
         parallel.run_in_thread(lambda: 1 / 0)
     monkeypatch.setattr(threading, "_start_new_thread", lambda *args: (_ for _ in ()).throw(RuntimeError("no thread")))
     assert parallel.run_in_thread(threading.current_thread) is threading.main_thread()
+
+
+# -- executors and bars of estimates -----------------------------------------------------------------------------------
+
+
+def estimate(**options):
+    return rfrope.estimate_kernel([-9.0, 0.0], "cauchy(scale=9)", n_samples=2**21, rng=1, **options)
+
+
+def test_a_worker_that_dies_says_what_is_lost():
+    def mapping(task, spans):
+        yield task(spans[0])
+        raise KeyError("the worker is gone")
+
+    with pytest.raises(KeyError) as error:
+        estimate(executor=mapping)
+    assert re.fullmatch(r"The executor failed after 1 of \d+ chunks, which are lost.", error.value.__notes__[0])
+
+
+def test_an_interrupt_ends_the_executor_at_once():
+    """Not when somebody lets go of the exception: what works elsewhere hears of it, and so do helping threads."""
+    ended = []
+
+    def executor(task, spans):
+        try:
+            yield from map(task, spans)
+        finally:
+            ended.append(True)
+
+    def progress(items, total):
+        for number, item in enumerate(items):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt) as error:
+        estimate(executor=executor, progress=progress)
+    assert error.traceback  # its frames still hold what they held
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("work", ["estimate", "scan"])
+@pytest.mark.parametrize(
+    ("progress", "terminal", "shows"),
+    [(True, False, True), (None, True, True), (None, False, False), (False, True, False)],
+)
+def test_a_bar_shows_where_it_is_wanted(work, progress, terminal, shows, monkeypatch):
+    stderr = io.StringIO()
+    stderr.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(parallel, "_PATIENCE", 0.0)
+    if work == "estimate":
+        estimate(progress=progress)
+        assert ("it/s" in stderr.getvalue()) == shows
+        assert ("%|" in stderr.getvalue()) == shows  # of how many there are
+    elif progress is None:  # scans of lags have no such argument
+        assert rfrope.analysis.aliasing_distance([1.0, 0.618], 10**5, threshold=1.0 - 1e-12) is None
+        assert ("100k" in stderr.getvalue()) == shows
+
+
+@pytest.mark.parametrize("stderr", [None, "closed"])
+def test_no_bar_without_stderr(stderr, monkeypatch, tmp_path):
+    if stderr == "closed":
+        stderr = (tmp_path / "stderr").open("w", encoding="utf-8")
+        stderr.close()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert parallel.show_progress([1], 1, None) == [1]

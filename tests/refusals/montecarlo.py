@@ -24,8 +24,6 @@ def after(change):
 
 
 ROWS = [
-    refused("checkpoint is 3; expected a path", TypeError, checkpoint=3),
-    refused("rng is None; expected a seed with checkpoint", checkpoint="a.npz", rng=None),
     refused(("progress returned ", " of 2097152 draws"), progress=lambda items, total: itertools.islice(items, 1)),
     refused("progress is 'yes'; expected None, True, False, or a callable", TypeError, progress="yes"),
     refused("progress returned None; expected an iterable", TypeError, progress=lambda items, total: None),
