@@ -207,7 +207,7 @@ def validate(
 
     See Also
     --------
-    validation.Validation, plotting.validation, expected_score
+    validation.Validation, expected_score
 
     Examples
     --------

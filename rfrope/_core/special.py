@@ -340,15 +340,13 @@ def cosine_integral_of(xp: ModuleType) -> Callable[[Array], Array]:
     return lambda z: special.sici(z)[1]
 
 
-def log_uniform_mean_cos(
-    small: Array, large: Array, log_ratio: float, xp: ModuleType, small_rest: Array | float = 0.0
-) -> Array:
+def log_uniform_mean_cos(small: Array, large: Array, log_ratio: float, xp: ModuleType) -> Array:
     """Mean cosine ``[Ci(large) - Ci(small)] / log_ratio`` of a log-uniform phase; 1 where both ends are 0.
 
     Where the cosine integrals would cancel another form is taken: ``Cin(z) = gamma + ln z - Ci(z)`` and its series at
     small z, and for a narrow law that few waves fit into its integral, by 20 Gauss-Legendre nodes. The error is below
     1e-15, and what the rounding of the ends means: for a narrow law one ulp of `small` moves the result by up to
-    ``1e-16 / log_ratio``, so `small_rest` takes what its rounding took away.
+    ``1e-16 / log_ratio``.
     """
     ci = cosine_integral_of(xp)
     clipped = array.clip(small, _CIN_SERIES, None, xp)
@@ -356,9 +354,6 @@ def log_uniform_mean_cos(
     if log_ratio > 1.0:
         cin = 1.0 - (_cin(large, ci, xp) - _cin(small, ci, xp)) / log_ratio
         return xp.where(small > _CIN_SERIES, direct, cin)
-    if not isinstance(small_rest, float):
-        shift = xp.cos(clipped) * xp.sin(small_rest) - 2.0 * xp.sin(clipped) * xp.sin(0.5 * small_rest) ** 2
-        direct = direct - shift / clipped / log_ratio
     narrow = -math.expm1(-log_ratio) * large <= 4.0  # elsewhere small is above 4 / (e - 1), which exceeds that 2
     half = xp.where(narrow, 0.5 * large, xp.zeros_like(large))
     sin, cos, integral = xp.sin(half), xp.cos(half), xp.ones_like(half)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, parallel, sums, turns
+from rfrope._core import angles, array, parallel, sums
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import LARGEST, positive, probability, whole
+from rfrope._core.arguments import positive, probability, whole
 from rfrope._core.array import Array
-from rfrope._core.special import log_uniform_mean_cos
 from rfrope._core.sums import CosSin
+from rfrope.kernels.spectra import LogUniform
 
 _ROUNDED = 1e-15  # rounding of the direct sum of a mean cosine
 _FREQUENCIES = 2**12  # frequencies whose tables are held at once
 _COLUMNS = 512  # lags of a row of a scan, at most
 _ROWS = (8, 128)  # rows in the first and in the largest parts of a scan: these fit into a core's cache
-_SERIES = 0.02  # D times the angle up to which Dirichlet's quotient is summed as a series
 
 
 @array.select_device
@@ -100,7 +97,7 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
 
     See Also
     --------
-    analysis.mean_kernel, analysis.dirichlet
+    analysis.mean_kernel, analysis.first_negative_lag
 
     Notes
     -----
@@ -108,7 +105,7 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
     frequencies of `geometric` are the upper ends of D equal shares of that law, and the correction is the first term of
     the Euler-Maclaurin formula for such a sum. It reduces the largest error at lags up to 16 from 0.016 to 0.003, for
     64 blocks and base 10000. From lag ``pi D / ln base`` on, where neighbouring blocks are more than half a turn apart,
-    no term of that formula helps. The closed form itself is within 1e-13 for bases of at least 1.0001.
+    no term of that formula helps. The closed form itself is within 1e-13 for bases of at least 1.01.
 
     For ``1 << m << base`` it is ``1 - (gamma + ln m) / ln base``, gamma = 0.5772. The mean kernel of D blocks
     oscillates about it at large lags, and turns negative far earlier (see `first_negative_lag`).
@@ -125,75 +122,14 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
     base = positive("base", base)
     if base <= 1.0:
         raise ValueError(f"base is {base}; expected a number above 1")
-    blocks = None if n_blocks is None else whole("n_blocks", n_blocks, 1)
-    xp, _ = array.shared(lags=lags)
-    lags = array.widen(_checked_lags(lags, xp), xp)
-    lags = xp.where(lags < 0.0, -lags, lags)  # its slope at 0 is not 0, so that second derivatives are right there
-    if lags.dtype != xp.float64:  # narrow laws need its digits
-        return array.map_on_host(lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp, "lags")
-    return array.map_blocks(lambda block, module: _log_uniform(block, base, blocks, module), lags, xp)
-
-
-@array.select_device
-def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
-    """Return the mean kernel of equally spaced frequencies, ``(1/D) sum_{i=1..D} cos(i step lag)``, in closed form.
-
-    Parameters
-    ----------
-    lags : array_like, in units of position
-        Lags, any shape. Integers count exactly up to 2**53.
-    n_blocks : int
-        D, at least 1.
-    step : float, radians per position
-        Positive: the spacing of the frequencies.
-
-    Returns
-    -------
-    array
-        Same shape as `lags`; float64 where the library has it. Even, 1 at 0, with period ``2 pi / step``.
-
-    Raises
-    ------
-    ValueError
-        If `n_blocks` is below 1, `step` is not positive and at most 2**500, or lags are NaN, infinite or above 2**500.
-    TypeError
-        If an argument is of another type.
-
-    See Also
-    --------
-    arithmetic, analysis.mean_kernel
-
-    Notes
-    -----
-    With x = step lag it is ``[sin((D + 1/2) x) / (2 sin(x/2)) - 1/2] / D`` (section 5 of the mathematics page),
-    computed as ``sin(D x/2) cos((D + 1) x/2) / (D sin(x/2))``, in which nothing cancels. x is the exact product,
-    reduced exactly to (-pi, pi) for ``|x| <= 2**53``, so the error is below 1e-12 everywhere, also near multiples of 2
-    pi, for up to 1e6 blocks.
-
-    It differs from the mean kernel of `arithmetic` only in that there each ``i * step`` is rounded to a float, which
-    changes the phases at lag m by up to ``1e-16 D step m``.
-
-    Examples
-    --------
-    >>> import math, rfrope
-    >>> dirichlet([0, 1, 2, 2**40], 8, step=0.5).round(4)
-    array([ 1.    , -0.2886,  0.0416, -0.1455])
-    >>> mean_kernel([0, 1, 2, 2**40], rfrope.arithmetic(8, step=0.5)).round(4)
-    array([ 1.    , -0.2886,  0.0416, -0.1455])
-    >>> float(dirichlet(2.0 * math.pi, 10**6))
-    1.0
-    """
-    blocks, step = whole("n_blocks", n_blocks, 1), positive("step", step, maximum=LARGEST)
-    xp, _ = array.shared(lags=lags)
-    lags = _checked_lags(lags, xp)
-    device = array.device(lags)
-    if xp is np or array.library(lags).is_lazy:
-        frequency: Any = np.asarray([step])
-    else:  # some libraries wait for the device if copied from the host
-        frequency = xp.full((1,), step, dtype=array.widest_float(xp, device), device=device)
-    # step * lags, the exact product, in (-pi, pi): to rounding, relative to itself
-    cos, sin = turns.cos_sin(Angles(lags[..., None], frequency[:, None], None, xp))
-    return _dirichlet(xp.atan2(sin[..., 0], cos[..., 0]), blocks, xp)
+    n_blocks = None if n_blocks is None else whole("n_blocks", n_blocks, 1)
+    law = LogUniform(1.0 / base, 1.0)
+    vectors, xp, _ = angles.lags(lags, 1, law=law)
+    curve = law.phi_of_vectors(vectors, xp)
+    if n_blocks is None:
+        return curve
+    lags = vectors[..., 0]
+    return curve + (xp.cos(lags) - xp.cos(lags * law.low)) / (2.0 * n_blocks)
 
 
 @array.select_device
@@ -357,37 +293,3 @@ def _table(lags: np.ndarray, omega: np.ndarray) -> CosSin:
 def one_set(frequencies: Any) -> np.ndarray:
     """Return one set of frequencies of one axis as a NumPy array ``(D,)``."""
     return np.asarray(angles.read_on_host(frequencies, shapes="one axis")[:, 0])
-
-
-def _checked_lags(lags: Array, xp: ModuleType) -> Array:
-    """Return lags as an array of numbers of any shape."""
-    lags = array.numbers(lags, xp, name="lags")
-    angles.check_values("lags", lags, xp)
-    return lags
-
-
-def _log_uniform(lags: Array, base: float, n_blocks: int | None, xp: ModuleType) -> Array:
-    """Continuum and end correction at lags >= 0 in float64."""
-    small, rest, log_ratio = lags / base, 0.0, math.log(base)
-    if log_ratio <= 1.0:  # one ulp of the smaller phase would be seen
-        high, low = array.split(small, xp)
-        base_high, base_low = (float(half) for half in array.split(np.float64(base), np))
-        product = small * base
-        lost = ((high * base_high - product) + high * base_low + low * base_high) + low * base_low
-        rest = ((lags - product) - lost) / base
-    curve = log_uniform_mean_cos(small, lags, log_ratio, xp, rest)
-    return curve if n_blocks is None else curve + (xp.cos(lags) - xp.cos(small)) / (2.0 * n_blocks)
-
-
-def _dirichlet(x: Array, n_blocks: int, xp: ModuleType) -> Array:
-    """Mean of ``cos(i x)`` over i = 1, ..., n_blocks, for x in (-pi, pi)."""
-    n, size = float(n_blocks), xp.abs(x)
-    near = n * size <= _SERIES  # a quotient of small numbers has no good derivative
-    half = 0.5 * xp.where(near, xp.ones_like(size), size)
-    quotient = xp.sin(n * half) * xp.cos((n + 1.0) * half) / (n * xp.sin(half))
-    second = (1.0 + 1.0 / n) * (2.0 + 1.0 / n) / 6.0  # means of (i / n)^2, (i / n)^4 and (i / n)^6, by Faulhaber
-    fourth = second * (3.0 + 3.0 / n - 1.0 / n**2) / 5.0
-    sixth = second * (3.0 + 6.0 / n - 3.0 / n**3 + 1.0 / n**4) / 7.0
-    square = (n * xp.where(near, size, xp.zeros_like(size))) ** 2
-    series = 1.0 - square * (second / 2.0 - square * (fourth / 24.0 - square * sixth / 720.0))
-    return xp.where(near, series, quotient)

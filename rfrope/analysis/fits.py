@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope import kernels
-from rfrope._core import angles, array
+from rfrope._core import array
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import flag, listed, show, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result, plain
 from rfrope._core.sums import mean_cos
-from rfrope.analysis.curves import mean_kernel, one_set
+from rfrope.analysis.curves import one_set
 from rfrope.designs.sets import quantile
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import SearchRange
@@ -90,45 +90,6 @@ class KernelFit(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings and lists for JSON, with the kernel as text."""
         return plain(vars(self) | {"kernel": repr(self.kernel)})
-
-
-@dataclass(frozen=True, eq=False)
-class ScalingEffect(Result):
-    """Effect of a change of frequencies on mean kernel and wavelengths.
-
-    Attributes
-    ----------
-    before, after : array
-        Mean kernels at the given lags, times the square of the attention factor, as in scores.
-    change : array
-        ``after - before``.
-    largest : array, ()
-        Largest magnitude of `change`.
-    largest_at : array, (), units of position
-        Its lag; the smallest if there are several.
-    wavelength_ratio : array, (D,), or None
-        Wavelength after over wavelength before, for each block; 1 for blocks of frequency 0 before and after. None if
-        the number of blocks changed.
-
-    See Also
-    --------
-    analysis.scaling_effect
-
-    Examples
-    --------
-    >>> import rfrope
-    >>> before = rfrope.geometric(32)
-    >>> found = rfrope.analysis.scaling_effect([0, 16], before, before / 2.0)
-    >>> float(found.wavelength_ratio[0]), found.change.round(3)
-    (2.0, array([0.   , 0.095]))
-    """
-
-    before: Array
-    after: Array
-    change: Array
-    largest: Array
-    largest_at: Array
-    wavelength_ratio: Array | None
 
 
 def find_law(frequencies: np.ndarray, n_positions: int) -> KernelFit | None:
@@ -220,80 +181,6 @@ def fit_kernel(
         found.append((_fit_mixture(simple, curve, sizes), 3))
     found.sort(key=lambda one: (float(f"{max(one[0].rms, _EVEN):.1e}"), bool(one[0].at_limit), one[1]))
     return tuple(fit for fit, _ in found)
-
-
-@array.select_device
-def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
-    """Return the effect of a scheme that changes frequencies, such as YaRN, on mean kernel and wavelengths.
-
-    Parameters
-    ----------
-    lags : array_like, in units of position
-        Lags, any shape, at least one.
-    before, after : Rope or array_like, (D,), radians per unit of position
-        With the attention factor of a Rope; that of an array is 1. They may differ in D.
-
-    Returns
-    -------
-    ScalingEffect
-        Arrays of the shape of `lags`; float64 where the library has it.
-
-    Raises
-    ------
-    ValueError
-        If frequencies are not ``(D,)``, there are no blocks or lags, a value is NaN or infinite, or an attention factor
-        is not positive.
-    TypeError
-        If arrays are of different libraries, or a dtype is neither integer nor real floating.
-
-    See Also
-    --------
-    analysis.ScalingEffect, analysis.plan
-
-    Notes
-    -----
-    An attention factor multiplies cos and sin of both query and key, so scores are multiplied by its square: section 5
-    of the mathematics page.
-
-    Examples
-    --------
-    Linear scaling by 4 stretches the mean kernel by 4, and every wavelength:
-
-    >>> import numpy as np
-    >>> import rfrope
-    >>> omega = rfrope.geometric(64)
-    >>> effect = scaling_effect([0, 1, 40, 400], omega, omega / 4.0)
-    >>> bool(np.allclose(effect.after, rfrope.analysis.mean_kernel([0.0, 0.25, 10.0, 100.0], omega)))
-    True
-    >>> effect.change.round(3), float(effect.largest_at)
-    (array([0.   , 0.028, 0.16 , 0.199]), 400.0)
-    >>> set(effect.wavelength_ratio.tolist())
-    {4.0}
-    """
-    held = {name: angles.frequencies_of(value) for name, value in (("before", before), ("after", after))}
-    xp, place = array.shared({**held, "lags": lags})
-    with array.device_of(*held.values()):
-        lags = array.numbers(lags, xp, name="lags", device=place)
-        if 0 in lags.shape:
-            raise ValueError(f"lags has shape {tuple(lags.shape)}; expected at least one lag")
-        checked = {
-            name: angles.read_frequencies(omega, xp, place, name=name, shapes="line", minimum=1)[:, 0]
-            for name, omega in held.items()
-        }
-        magnitudes = [xp.abs(omega) for omega in checked.values()]
-        factors = [getattr(value, "attention_factor", 1.0) for value in (before, after)]
-        first, second = (f**2 * mean_kernel(lags, omega) for f, omega in zip(factors, checked.values(), strict=True))
-        change = second - first
-        largest, lags = xp.max(xp.abs(change)), array.astype(lags, change.dtype, xp)
-        lag = -xp.max(xp.where(xp.abs(change) == largest, -lags, xp.full_like(lags, -math.inf)))
-        size, new_size = magnitudes
-        if size.shape != new_size.shape:
-            return ScalingEffect(first, second, change, largest, lag, None)
-        stopped = new_size == 0.0
-        with np.errstate(over="ignore", under="ignore"):  # of wavelengths: that of magnitudes the other way round
-            ratio = size / xp.where(stopped, xp.ones_like(new_size), new_size)
-        still = xp.where(size == 0.0, xp.ones_like(ratio), xp.full_like(ratio, math.inf))
-        return ScalingEffect(first, second, change, largest, lag, xp.where(stopped, still, ratio))
 
 
 # -- the search for a kernel -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``rfrope export``: write a Rope in the format of another engine, and conformance vectors for engines."""
+"""``rfrope export``: write a Rope in the format of another engine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import engines, models
+from rfrope import engines
 from rfrope._core.arguments import printable
-from rfrope._core.results import Report, Table, Words
+from rfrope._core.results import Report, Words
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, is_saved, list_names, naming, one_of, read_ropes, whole
 from rfrope.scaling.registry import describe_reach
@@ -29,38 +29,19 @@ def add(commands: Any) -> None:
         codes="0, or 2 for bad input or a Rope that the engine cannot carry",
     )
     option, names = command.add_argument, [one.name for one in engines.records() if one.format is not None]
-    option("source", nargs="?", metavar="FILE", help="what `rfrope design` or rfrope.save wrote, or a config.json")
-    option("--to", type=one_of(names), choices=names, metavar="ENGINE", help=", ".join(names))
-    option("-o", "--output", metavar="PATH", help="write a file (or, with --conformance, into a folder)")
+    option("source", metavar="FILE", help="what `rfrope design` or rfrope.save wrote, or a config.json")
+    option("--to", type=one_of(names), choices=names, required=True, metavar="ENGINE", help=", ".join(names))
+    option("-o", "--output", metavar="PATH", help="write a file")
     option("--model", metavar="PATH", help="copy this config.json or GGUF, with its RoPE replaced")
     option("--part", metavar="NAME", help="which RoPE of a config, as text_config or full_attention")
     option("--context", type=whole, metavar="N", help="number of positions (default: that of FILE)")
     option("--base", type=float, metavar="B", help="base of the ladder that divisors refer to")
     option("--dtype", choices=("float16", "float32", "float64"), help="dtype of tables (default: float32)")
     option("--architecture", metavar="NAME", help="architecture in llama.cpp (default: that of --model, or llama)")
-    option("--list", action="store_true", help="list the engines, what each takes and what it cannot carry")
-    option("--conformance", metavar="DIR", help="write vectors for an engine's own tests into a new folder")
     option("--force", action="store_true", help="replace files that exist")
 
 
 def _run(options: argparse.Namespace) -> None:
-    if options.list:
-        report, data = _list_engines()
-    elif options.conformance is not None:
-        with naming("--conformance", options.conformance):
-            count = len(models.conformance(options.conformance))
-        data = {"conformance": options.conformance, "cases": count}
-        text = f"Written: {count} cases into {printable(options.conformance)}; its README.md says how to use them."
-        report = Report([Words([text])], text)
-    else:
-        report, data = _export(options)
-    page.emit(options, "", report, data)
-
-
-def _export(options: argparse.Namespace) -> tuple[Report, Any]:
-    """Export a Rope, and return the report and the data to print."""
-    if options.source is None or options.to is None:
-        raise ValueError("expected FILE and --to ENGINE, or --list, or --conformance DIR")
     ropes, made = read_ropes(options.source, None if is_saved(options.source) else options.part), None
     if len(ropes) > 1:
         raise ValueError(f"{options.source} has a RoPE for {list_names(ropes)}; expected one of them as --part")
@@ -84,7 +65,7 @@ def _export(options: argparse.Namespace) -> tuple[Report, Any]:
     reach = describe_reach(rope) if options.context is None else ""
     said = [*([f"Written: {printable(options.output)}"] if made is None else []), *said, *filter(None, [reach])]
     data = [] if made is None else [Words(json.dumps(made, indent=1).split("\n"))]
-    return Report([Words(said), *data], said[0]), found | {"caution": reach, "export": made}
+    page.emit(options, "", Report([Words(said), *data], said[0]), found | {"caution": reach, "export": made})
 
 
 def _simplify(made: Any) -> Any:
@@ -93,14 +74,3 @@ def _simplify(made: Any) -> Any:
         few = made.size <= 1024 and bool(np.all(np.isfinite(made)))
         return {"shape": list(made.shape), "dtype": made.dtype.name} | ({"values": made.tolist()} if few else {})
     return {name: _simplify(value) for name, value in made.items()} if isinstance(made, dict) else made
-
-
-def _list_engines() -> tuple[Report, Any]:
-    """Return a table of the engines, and their records."""
-    formats = {engine.name: engine.format for engine in engines.records() if engine.format is not None}
-    fields = ("carries", "lacks", "exact", "source", "suffixes")
-    data = [{"name": name} | {field: getattr(one, field) for field in fields} for name, one in formats.items()]
-    rows = [("engine", "takes", "cannot carry")]
-    rows += [(name, one.carries.replace("``", ""), one.lacks.replace("``", "")) for name, one in formats.items()]
-    verdict = f"{len(formats)} engines take frequencies: {', '.join(formats)}."
-    return Report([Words([verdict]), Table(rows, left=None)], verdict), data

@@ -7,13 +7,12 @@ from rfrope.moments.scores import (
     blocks_for_error,
     expected_score,
     mean_kernel_band,
-    pair_covariance,
     relative_error,
     score_variance,
 )
 
 __all__ = [
     "Band", "blocks_for_error", "effective_blocks", "expected_score", "kernel_gap", "mean_kernel_band",
-    "pair_covariance", "polar_error", "polar_score", "polar_tail", "polar_variance", "relative_error",
+    "polar_error", "polar_score", "polar_tail", "polar_variance", "relative_error",
     "score_variance",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 from rfrope._core import angles, array, blocks, sums
 from rfrope._core.arguments import positive, probability, whole
 from rfrope._core.array import Array
-from rfrope._core.results import Result, returned_as_given
+from rfrope._core.results import Result
 from rfrope._core.turns import phases
 from rfrope.designs.covariances import Pairs, pair_covariances
 from rfrope.designs.optimising import read_range
@@ -110,8 +110,8 @@ def score_variance(
     q, k, lags, kernel, pairing
         See `expected_score`.
     design : str, Rope or array_like
-        A name that `sample` accepts, if its pairs of blocks have an exact covariance (`rfrope.moments.pair_covariance`
-        lists them), or the frequencies ``(D,)`` or ``(D, ndim)`` of one set, assigned to the blocks in random order.
+        A name that `sample` accepts, if its pairs of blocks have an exact covariance (`polar_variance` lists
+        them), or the frequencies ``(D,)`` or ``(D, ndim)`` of one set, assigned to the blocks in random order.
 
     Returns
     -------
@@ -176,66 +176,6 @@ def relative_error(
     array([0.    , 1.3108])
     """
     return root_mean_square_ratio(*_read(q, k, lags, kernel, pairing), design)
-
-
-@returned_as_given
-def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design: str) -> np.ndarray:
-    """Return the mean covariance of the cosines of two blocks of a design.
-
-    Parameters
-    ----------
-    lags : array_like, in units of position
-        Lags: any shape for a kernel with one axis, ``(..., ndim)`` with more. Read on the host.
-    kernel : Kernel or str
-        Law of the frequencies; a string is read by `rfrope.kernels.parse`.
-    n_blocks : int
-        D, at least 2.
-    design : str
-        "iid", with covariance 0; "antithetic"; "stratified" if each axis is a smooth function of its own uniform;
-        "shifted" in one axis. `estimate_scores` measures the others.
-
-    Returns
-    -------
-    ndarray
-        Mean over all pairs of different blocks, at each lag.
-
-    Raises
-    ------
-    ValueError
-        If no exact form is known for the design (the message lists those with one), lags are too large for the
-        integrals, or a number is not as described above.
-    TypeError
-        If an argument is of another type.
-
-    See Also
-    --------
-    score_variance, moments.mean_kernel_band
-
-    Notes
-    -----
-    The mean kernel of D blocks has variance ``v / D + (1 - 1 / D) c``, with v the variance of one cosine and c this
-    covariance: a negative c makes a good design, and with c near v all blocks err together. "shifted" does so at lags
-    on the dual lattice of its points. docs/explain/proofs_polar.rst has the forms.
-
-    Examples
-    --------
-    With frequencies uniform on an interval, all blocks return after as many turns as there are blocks:
-
-    >>> import numpy as np
-    >>> lags = [40.0, 2 * np.pi * 16 / 0.4]
-    >>> pair_covariance(lags, "sinc(bandwidth=0.4)", n_blocks=16, design="shifted").round(4) + 0.0
-    array([-0.0325,  0.5   ])
-    """
-    law, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks, 2)
-    vectors = angles.lags(angles.numbers_on_host(lags, "lags"), law.ndim, law=law)[0].astype(np.float64)
-    shape = vectors.shape[:-1]
-    if not math.prod(shape):
-        return np.zeros(shape)
-    pairs = pair_covariances(law, design, n_blocks, np.reshape(vectors, (-1, law.ndim)))
-    if pairs is None:
-        return np.zeros(shape)
-    both = np.sum(pairs.rows, axis=1) ** 2 - np.sum(pairs.rows**2, axis=1)
-    return np.reshape(pairs.cosine @ both / (n_blocks * (n_blocks - 1.0)), shape)
 
 
 @array.select_device

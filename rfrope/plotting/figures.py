@@ -22,11 +22,9 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":")
 _DENSE = 1024  # from so many points on, a curve is drawn as its range and its median
 _BINS = 256  # parts of the axis, at equal ratios and as many at equal distances
-__all__ = ["attention", "frequencies", "kernel", "mean_kernels", "validation", "wavelengths"]
+__all__ = ["attention", "frequencies", "kernel", "mean_kernels", "wavelengths"]
 _ALL_LAGS = 2048  # up to so many every lag of a smooth curve is drawn, and as many more beyond
 _MOST = 2**20  # lags, of all heads together, at which the mean kernels of frequencies are computed
-_GAP = 4  # places between the points of two quantities
-_BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "small"}
 _FEW_LAGS = 100  # that are drawn as points, on a linear axis
 _FEW_HEADS = 4  # that are drawn as a line each
 
@@ -418,56 +416,6 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
         ax.set_yscale("log")
     ax.set(xlabel="block", ylabel="wavelength (positions)")
     add_labels(ax, drawn)
-    return ax
-
-
-def validation(result: Any, *, ax: Any = None) -> Any:
-    """Draw the z of every comparison of `rfrope.validate`, and their bound.
-
-    Parameters
-    ----------
-    result : Validation
-        Result of `rfrope.validate`.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw in. Default: those of a new pyplot figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing.
-    TypeError
-        If the result is of another type.
-
-    See Also
-    --------
-    validate
-
-    Examples
-    --------
-    >>> import rfrope
-    >>> ax = validation(rfrope.validate("cauchy(scale=24)", n_samples=10_000, n_trials=1000, rng=0))
-    >>> ax.get_ylabel(), ax.get_title()
-    ('z = (estimate - closed form) / std. error', 'cauchy(scale=24.0): passed')
-    """
-    if not all(hasattr(result, name) for name in ("kernel", "rows", "bound", "passed")):
-        raise TypeError(f"result is {show(result)}; expected what rfrope.validate returns")
-    ax, start, middles = new_axes(ax), 0, {}
-    for number, quantity in enumerate(dict.fromkeys(row.quantity for row in result.rows)):
-        z = [row.z for row in result.rows if row.quantity == quantity]
-        ax.plot(range(start, start + len(z)), z, ".", color=COLOURS[number % 6], label=quantity)
-        middles[quantity] = start + 0.5 * (len(z) - 1)
-        start += len(z) + _GAP
-    for bound in (-result.bound, result.bound):
-        ax.axhline(bound, color="0.35", ls="--", lw=1.0)
-    ax.annotate("bound", (1.0, result.bound), (5, 0), xycoords=("axes fraction", "data"), **_BESIDE)
-    ax.set_xticks([*middles.values()], [*middles])
-    ax.grid(False, axis="x")
-    ax.set(xlabel="quantity; a point for each lag and pair", ylabel="z = (estimate - closed form) / std. error")
-    ax.set_title(f"{result.kernel}: {'passed' if result.passed else 'failed'}", fontsize="medium")
     return ax
 
 

@@ -59,7 +59,7 @@ def exactly(curve, lags, *arguments) -> np.ndarray:
         return np.asarray([float(curve(mp.mpf(float(lag)), *arguments)) for lag in lags])
 
 
-@pytest.mark.parametrize("base", [1.0001, 1.3, 2.7, 2.72, 1e4, 1e12])
+@pytest.mark.parametrize("base", [1.01, 1.3, 2.7, 2.72, 1e4, 1e12])
 def test_the_continuum_to_1e_13(base):
     lags = np.concatenate([np.geomspace(1e-6, 1e15, 85), [1.99, 2.01, 2.0 * base, 4.0 / (1.0 - 1.0 / base), 123457.0]])
     wanted = exactly(continuum, lags, base)
@@ -100,57 +100,14 @@ def test_gradients_of_the_continuum(base, torch):
         np.testing.assert_allclose(found.detach(), wanted, rtol=1e-9, atol=1e-8)
 
 
-# -- Dirichlet's kernel ------------------------------------------------------------------------------------------------
-
-
-def dirichlet(lag: mp.mpf, step: float, blocks: int) -> mp.mpf:
-    x = lag * mp.mpf(step)
-    half = mp.sin(x / 2)
-    return (mp.sin((blocks + mp.mpf(0.5)) * x) / (2 * half) - mp.mpf(0.5)) / blocks if half else mp.mpf(1)
-
-
-@pytest.mark.parametrize("step", [1.0, 0.3, 40.0])
-@pytest.mark.parametrize("blocks", [1, 3, 64, 10**6])
-def test_dirichlet_to_1e_12_at_and_around_multiples_of_2_pi(blocks, step):
-    turns = np.arange(1, 20) * (2.0 * math.pi / step)
-    away = np.geomspace(1e-12, 10.0, 19) / blocks / step
-    lags = np.concatenate(
-        [
-            *(turns, turns * (1.0 + 1e-15), turns + away, turns - away, away, -away, turns + math.pi / step),
-            *([1e6, 2.0**40, 2.0**40 + 1.0, 1e-300, 5e-324, 0.0], np.asarray([0.0199, 0.02, 0.0201]) / blocks / step),
-        ]
-    )
-    wanted = exactly(dirichlet, lags, step, blocks)
-    assert np.max(np.abs(analysis.dirichlet(lags, blocks, step=step) - wanted)) < 1e-14
-
-
-@pytest.mark.parametrize("step", [1.0, 0.25, 2.0**-7])
-def test_dirichlet_is_the_mean_kernel_of_arithmetic_frequencies(step, xp):
-    """Steps that are powers of two: then the frequencies i * step are not rounded."""
-    lags = np.asarray([0.0, 1.0, -2.5, 6.283185307179586, 99.0, 1e6, 2.0**40])
-    got = analysis.dirichlet(xp(lags), 48, step=step)
-    wanted = analysis.mean_kernel(lags, rfrope.arithmetic(48, step=step))
-    check_owned(xp, got, wanted, atol=3e-15)
-
-
-def test_closed_curves_without_float64():
+def test_the_continuum_without_float64():
     jax = pytest.importorskip("jax", reason="jax is not installed")
     lags = np.asarray([0, 1, 5, 1000, 2**24])
     with jax.experimental.disable_x64() if not hasattr(jax, "enable_x64") else jax.enable_x64(False):
-        for curve in (lambda x: analysis.dirichlet(x, 64, step=0.3), analysis.log_uniform_kernel):
-            got = curve(jax.numpy.asarray(lags))
-            assert got.dtype == jax.numpy.float32
-            np.testing.assert_allclose(np.asarray(got), curve(lags), atol=2e-7)
-            np.testing.assert_allclose(np.asarray(jax.jit(curve)(jax.numpy.asarray(lags))), got, atol=1e-7)
-
-
-@pytest.mark.parametrize("blocks", [1, 64, 10**6])
-def test_gradients_of_dirichlet_are_finite_and_right(blocks, torch):
-    host = np.concatenate([[0.0, 1e-300], np.asarray([1e-9, 1e-3, 0.019, 0.021, 0.5, 3.0]) / blocks, [1.0, 1e3]])
-    lags = torch.tensor(host, requires_grad=True)
-    (gradient,) = torch.autograd.grad(analysis.dirichlet(lags, blocks).sum(), lags)
-    wanted = exactly(lambda x: mp.diff(lambda y: dirichlet(y, 1.0, blocks), x), host)
-    assert np.max(np.abs(gradient.numpy() - wanted)) < 1e-11 * blocks
+        got = analysis.log_uniform_kernel(jax.numpy.asarray(lags))
+        assert got.dtype == jax.numpy.float32
+        np.testing.assert_allclose(np.asarray(got), analysis.log_uniform_kernel(lags), atol=2e-7)
+        np.testing.assert_allclose(jax.jit(analysis.log_uniform_kernel)(jax.numpy.asarray(lags)), got, atol=1e-7)
 
 
 # -- where the mean kernel turns ---------------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """``rfrope export``: its text and its files."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 
 import rfrope
-from rfrope import engines, models
+from rfrope import engines
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -57,12 +56,3 @@ def test_an_unchanged_config_stays_and_says_what_it_reaches(run, says, config):
     said = "exported as yarn.\nyarn reaches 4 x 64 = 256 positions, where max_position_embeddings is 64."
     assert (told.endswith(said), json.loads(data)["rope_parameters"]["rope_type"]) == (True, "yarn")
     assert "; exported as yarn.\n\n" in run("export", "yarn.json", "--to", "vllm", "--context", 256)[1]
-
-
-def test_lists_and_conformance(run, says):
-    names, out = [one.name for one in engines.records() if one.format], says("export", "--list")
-    assert [re.split("  +", line)[0] for line in out.splitlines()[4:]] == names
-    assert [one["name"] for one in says("export", "--list", "--json")] == names
-    done = f"Written: {len(models.conformance())} cases into vectors; its README.md says how to use them.\n"
-    assert run("export", "--conformance", "vectors") == (0, done, "")
-    assert "exists and holds something" in run("export", "--conformance", "vectors")[2]

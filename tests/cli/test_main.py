@@ -136,7 +136,7 @@ def test_the_first_call_on_a_machine_says_that_it_compiles(tmp_path):
     pytest.importorskip("numba", reason="loops are compiled by Numba")
     said = b"rfrope: compiling for the first run on this machine; this takes some seconds"
     inspect = ("inspect", "--base", "1e4", "--head-dim", "8", "--context", "16")
-    for words, errors in ((("export", "--list"), []), (inspect, [said]), (inspect, []), ((*inspect, "--json"), [])):
+    for words, errors in ((("export", "--help"), []), (inspect, [said]), (inspect, []), ((*inspect, "--json"), [])):
         done = program(*words, NUMBA_CACHE_DIR=str(tmp_path))
         assert (done.returncode, done.stderr.splitlines()) == (0, errors), words
 
@@ -165,7 +165,7 @@ def test_a_terminal_without_greek_letters_is_no_reason_to_stop(monkeypatch):
 
 @pytest.mark.campaign
 def test_a_reader_that_leaves_is_no_error():
-    command = [sys.executable, "-m", "rfrope", "export", "--list"]
+    command = [sys.executable, "-m", "rfrope", "export", "--help"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert (process.stderr.read(), process.wait(timeout=HANGS)) == (b"", 0)

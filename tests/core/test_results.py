@@ -31,9 +31,7 @@ RESULTS = {
     "HeadEstimate": lambda: heads.atlas(*HEADS, LADDER).share,
     "Similarity": lambda: analysis.similarity(np.arange(9), LADDER),
     "Departure": lambda: analysis.departure(Q, K, -1, LADDER),
-    "DensityOfStates": lambda: analysis.density_of_states(LADDER),
     "KernelFit": lambda: analysis.fit_kernel(LADDER, 64)[0],
-    "ScalingEffect": lambda: analysis.scaling_effect(np.arange(9), LADDER, LADDER / 2),
 }
 # results with words of their own
 WORDS = {

@@ -13,8 +13,7 @@ from tones import Tones, enumerate_scores
 import rfrope
 from rfrope import blocks_for_error, expected_score, kernels, rotate, score_variance
 from rfrope.designs import sampling
-from rfrope.designs.covariances import pair_covariances
-from rfrope.moments import mean_kernel_band, pair_covariance, relative_error
+from rfrope.moments import mean_kernel_band, relative_error
 
 RNG = np.random.default_rng(20240)
 Q3, K3 = RNG.normal(size=(2, 6))  # three blocks
@@ -136,20 +135,6 @@ def test_a_band_is_never_narrower_than_rounding():
 
 
 # -- other designs -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("design", ["stratified", "antithetic"])
-@pytest.mark.parametrize("n", [5, 8])
-def test_pair_covariance_is_the_mean_over_all_pairs(design, n):
-    law, lag = kernels.parse("gaussian(scale=32)"), np.array([[20.0]])
-    pairs = pair_covariances(law, design, n, lag)
-    each = (pairs.rows.T * pairs.cosine[0]) @ pairs.rows
-    wanted = np.mean(each[~np.eye(n, dtype=bool)])
-    assert pair_covariance(20.0, law, n_blocks=n, design=design) == pytest.approx(wanted, rel=1e-13)
-
-
-def test_independent_blocks_have_no_covariance():
-    assert pair_covariance([[1.0, 2.0]], "gaussian", n_blocks=4, design="iid").tolist() == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize("design", ["stratified", "shifted", "antithetic", "set"])

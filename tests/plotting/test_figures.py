@@ -194,16 +194,6 @@ def test_wavelengths_of_several_sets(ax):
     ax.figure.canvas.draw()
 
 
-def test_a_validation(ax):
-    result = rfrope.validate(KERNEL, n_samples=1000, n_trials=200, rng=0)
-    assert plotting.validation(result, ax=ax) is ax
-    drawn = np.concatenate([y for label, y in lines(ax).items() if not label.startswith("_")])
-    assert sorted(drawn) == sorted(row.z for row in result.rows)
-    assert {float(line.get_ydata()[0]) for line in ax.lines[-2:]} == {-result.bound, result.bound}
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["Φ", "Φ₂", "E sin", "E S", "Var S"]
-    assert ("passed" if result.passed else "failed") in ax.get_title()
-
-
 @pytest.mark.parametrize("name", plotting.__all__)
 def test_pyplot_is_left_alone_unless_there_are_no_axes(ax, name, tmp_path):
     draw, arguments = calls.calls(tmp_path)[f"plotting.{name}"]

@@ -25,11 +25,9 @@ YARN, LLAMA = {"original_max_position_embeddings": 32}, {"low_freq_factor": 1.0,
 
 WORKS = {  # functions of frequencies alone: with those of a polar Rope they do what they do with the bare ones
     "analysis.aliasing_distance": lambda w: analysis.aliasing_distance(w, 99),
-    "analysis.density_of_states": lambda w: analysis.density_of_states(w),
     "analysis.first_negative_lag": lambda w: analysis.first_negative_lag(w, 99),
     "analysis.fit_kernel": lambda w: analysis.fit_kernel(w, 20),
     "analysis.mean_kernel": lambda w: analysis.mean_kernel(LAGS, w),
-    "analysis.scaling_effect": lambda w: analysis.scaling_effect(LAGS, w, 0.5 * OMEGA),
     "analysis.turns": lambda w: analysis.turns(w, 9),
     "analysis.wavelengths": lambda w: analysis.wavelengths(w),
     "heads.aligned_shift": lambda w: heads.aligned_shift(-1.0, w, np.ones(4)),

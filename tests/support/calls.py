@@ -121,7 +121,6 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
     "analysis.base_for_context": {"max_base": 100.0, "n_grid": 4},
     "analysis.turns": {"context": 64.0},
     "analysis.fit_kernel": {"names": ["gaussian"]},
-    "analysis.scaling_effect": {"lags": LAGS},
     "analysis.plan": {"rope": LADDER, "context": 64, "trained_context": 16},
     "analysis.summarise": {"context": 16},
     "heads.effective_offset": {**BOTH, "n_resamples": 4},
@@ -157,7 +156,6 @@ def _others(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
         "save": {"path": folder / "new.npz", "overwrite": True},
         "engines.write": {"path": folder / "new.json", "overwrite": True},
         "plotting.attention": {"result": heads.positional_attention(LADDER, 16)},
-        "plotting.validation": {"result": rfrope.validate(GAUSSIAN, n_samples=64, n_trials=8, rng=0)},
     }
 
 
@@ -435,8 +433,7 @@ TAKING = {name for name, function in SHORT.items() if takes_arrays(name, functio
 ESTIMATES = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estimates}
 FROM_HOST = ESTIMATES | {"isotropic": functools.partial(call_once, "isotropic")}
 OF_THE_HOST = {  # as docs/explain/precision.rst says
-    "pair_covariance",
-    *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
+    *("Kernel.transport", "validate", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_of", "packed_positions", "summarise", "atlas", "scaling.scale_axis"),
     *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "engines.export"),
     *("engines.rounding", "engines.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),

@@ -178,7 +178,7 @@ def _() -> float:
     return 0.0 if abs(rfrope.scores(q[None], k[None], [9], [4], LADDER)[0, 0]) > 0.9 else 1.0
 
 
-@claim("RF-RoPE, density of states", "p(θ) ∝ 1/θ: equal numbers in equal ratios, exactly", "analysis.density_of_states",
+@claim("RF-RoPE, density of states", "p(θ) ∝ 1/θ: equal numbers in equal ratios, exactly", "geometric",
        "ln θᵢ is linear in i")  # fmt: skip
 def _() -> float:
     return far(np.diff(np.log(LADDER)), -np.log(1e4) / 64)
@@ -232,10 +232,11 @@ def _() -> float:
     return float(abs(np.mean(found) - wanted) / (np.std(found) / 64.0))
 
 
-@claim("Zhao, arithmetic angles", "(1/D) Σ cos(i x) is a Dirichlet kernel", "analysis.dirichlet", "geometric sum")
+@claim("Zhao, arithmetic angles", "(1/D) Σ cos(i x) is a Dirichlet kernel", "arithmetic", "geometric sum")
 def _() -> float:
-    lags = np.linspace(-400.0, 400.0, 997)
-    return far(analysis.dirichlet(lags, 64, step=0.1), np.mean(np.cos(lags[:, None] * 0.1 * np.arange(1, 65)), -1))
+    lags = np.linspace(-30.0, 30.0, 996)
+    wanted = (np.sin(6.45 * lags) / (2.0 * np.sin(0.05 * lags)) - 0.5) / 64
+    return far(analysis.mean_kernel(lags, rfrope.arithmetic(64, step=0.1)), wanted)
 
 
 @claim("Zhao, integral", "∫ cos(mθ) dθ/(θ ln b) = [Ci(m) − Ci(m/b)]/ln b", "analysis.log_uniform_kernel",
