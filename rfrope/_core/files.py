@@ -16,6 +16,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -254,11 +255,19 @@ def _read(open_it: Callable[[], Any], name: str) -> np.ndarray:
 
 
 def digest(value: Any) -> str:
-    """A short name of a value: its text; an array's dtype, shape and bytes; all items of a list."""
+    """A short name of a value: its text; an array's dtype, shape and bytes; all fields of a record."""
     if isinstance(value, list | tuple):
         return digest("".join(map(digest, value)))
     if hasattr(value, "shape"):
         host = np.ascontiguousarray(array.to_host(value))
         kind = f"{type(value).__module__.partition('.')[0]} {host.dtype} {host.shape}".encode()
         return hashlib.sha256(kind + host.tobytes()).hexdigest()[:32]
+    if isinstance(value, type):
+        return digest(f"{value.__module__}.{value.__qualname__}")
+    if isinstance(value, dict):
+        return digest([item for pair in value.items() for item in pair])
+    if is_dataclass(value):
+        return digest([type(value), *((one.name, getattr(value, one.name)) for one in fields(value))])
+    if not isinstance(value, str | int | float | complex | None):
+        return digest([type(value), *value.__reduce_ex__(2)[1:3]])  # what a copy would be made from
     return hashlib.sha256(repr(value).encode()).hexdigest()[:32]

@@ -4,6 +4,7 @@ import io
 import os
 import socket
 import sys
+import types
 import warnings
 import zipfile
 
@@ -296,3 +297,29 @@ def test_two_members_of_one_name_are_refused(tmp_path):
     zipped(tmp_path / "a.npz", [("a.npy", header((1,)) + np.array([value]).tobytes()) for value in (1.0, 2.0)])
     with pytest.raises(files.DamagedError, match="two members with the same name"):
         files.read_arrays(str(tmp_path / "a.npz"))
+
+
+# -- digests -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_differs_has_another_digest():
+    """Inside of dicts, records and objects too; what an object has computed meanwhile does not matter."""
+
+    def density(band):
+        def law(w):
+            bump = np.exp(-0.5 * (np.abs(w) - band) ** 2) / np.sqrt(8.0 * np.pi)
+            return 0.995 * np.exp(-0.5 * w * w) / np.sqrt(2.0 * np.pi) + 0.005 * bump
+
+        return rfrope.bochner.from_density(law, normalise=True)
+
+    one, again, other = density(20.0), density(20.0), density(40.0)
+    assert files.digest(one) == files.digest(again)
+    assert files.digest(one) != files.digest(other)
+    one(3.0)
+    assert files.digest(one) == files.digest(again)
+    long, zero = np.arange(9999.0), np.zeros(9999)
+    for make in (lambda x: {"ids": x}, lambda x: [x], lambda x: types.SimpleNamespace(ids=x)):
+        changed = long.copy()
+        changed[5000] = -1.0
+        assert files.digest(make(long)) == files.digest(make(long.copy())) != files.digest(make(changed))
+    assert files.digest(zero) != files.digest(zero[:, None]) != files.digest(zero.astype(np.float32)[:, None])
