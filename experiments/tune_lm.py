@@ -29,7 +29,6 @@ from rfrope.integrations.tuning import tune_modules
 
 FACTORS = (2, 4)
 METHODS = ("yarn", "llama3", "ntk", "linear", "optimised")  # the last was a method of the plan until 0.3
-SETS = ("model", "layer", "head")
 SEEDS, LEARNED, WINDOWS, RACE = 5, 300, 8, 0.1
 FIRST = 16  # bytes whose loss says little, as nothing stands before them
 
@@ -49,8 +48,7 @@ def run(which: tuple[str, int], short: bool = False) -> Row:
     """Train a model, learn for a longer context, and return the loss of each document by each rotation."""
     torch.set_num_threads(1)
     label, seed = which
-    times, per = label.split(", ")
-    factor = int(times.removesuffix("x"))
+    factor = int(label.partition("x")[0])
     model = Model("RoPE", seed)
     text, held = texts()
     choosing, judging = (one[: 2 if short else None, : factor * TRAINED + 1] for one in held)
@@ -75,8 +73,6 @@ def run(which: tuple[str, int], short: bool = False) -> Row:
         {"within": [(choosing, FIRST, TRAINED)], "beyond": [(choosing, TRAINED, factor * TRAINED)]},
         {name: [(judging, *ends)] for name, ends in parts(factor).items()},
         starts={name: planned.method(name).rope for name in METHODS[:-1]},
-        per=per,
-        heads=model.layers[0].heads if per == "head" else None,
         steps=3 if short else LEARNED,
         race=RACE,
     )
@@ -132,11 +128,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--factors", nargs="+", type=int, choices=FACTORS, default=FACTORS, help="of the trained length"
     )
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS, help="what has factors of its own")
     parser.add_argument("--workers", metavar="N", type=int, default=2, help="processes of one thread; 2")
     parser.add_argument("--short", action="store_true", help="three steps and two texts: to see that it works")
     options = parser.parse_args(arguments)
-    labels = [f"{factor}x, {per}" for per in options.sets for factor in options.factors]
+    labels = [f"{factor}x, model" for factor in options.factors]  # a set for each layer or head: by commit cda0d88c
     wanted = [(label, seed) for label in labels for seed in range(options.seeds)]
     rows = complete(options.output, wanted, partial(run, short=options.short), options.workers)
     show(table(rows), options.output, command("tune_lm.py", arguments))

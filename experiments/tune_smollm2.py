@@ -76,7 +76,6 @@ WINDOW = 256
 class Variant(NamedTuple):
     """Learning by windows that see all keys before them."""
 
-    per: str  # what has a set of its own
     starts: tuple[str, ...]  # methods, or a variant
     steps: int = 60
     rate: float = 0.01
@@ -86,10 +85,10 @@ class Variant(NamedTuple):
 
 
 VARIANTS = {
-    "all keys": Variant("model", STARTS),  # and "optimised", a method of the plan until 0.3
-    "all keys by layer": Variant("layer", ("all keys",)),
-    "two texts": Variant("model", STARTS, 30, 0.02, TWO, 32, (("within", 1), ("beyond", 2), ("asked", 1))),
+    "all keys": Variant(STARTS),  # and "optimised", a method of the plan until 0.3
+    "two texts": Variant(STARTS, 30, 0.02, TWO, 32, (("within", 1), ("beyond", 2), ("asked", 1))),
 }
+LEARNED = ("all keys", "all keys by layer", "two texts")  # the second by commit cda0d88c, which has sets for layers
 SHORT = 256  # positions that stand for the trained ones with --short
 DRAWS = 10_000  # of the bootstrap over documents
 model_and_tokenizer = partial(load, torch.float32)
@@ -175,8 +174,8 @@ def memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope | list[rfrope.Rope]:
-    """Return what a method turns by, a Rope or one for each layer; what is learned is kept beside the output."""
+def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope:
+    """Return what a method turns by; what is learned is kept beside the output."""
     trained = SHORT if short else TRAINED
     if method in VARIANTS:
         return variant(method, factor, output, short)
@@ -195,7 +194,6 @@ def long_texts(
     model, begun = model_and_tokenizer()[0], time.monotonic()
     yarn = rotation("yarn", context // (SHORT if short else TRAINED), pathlib.Path(), short)
     found, asked, checksum, rooms = TextCaches(model), [], 0, min(rooms, 4) if short else rooms
-    assert isinstance(yarn, rfrope.Rope)
     with replace_rotary(model, yarn):
         for number, joined in enumerate(names):
             rng = np.random.default_rng([1, number, context])
@@ -237,21 +235,20 @@ def chosen(
     return [window(step % teach, first) for step, first in enumerate(begins)], looks
 
 
-def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope | list[rfrope.Rope]:
+def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope:
     """Return what was learned by windows that see all keys before them, kept in a file beside the output."""
     trained, model, made = SHORT if short else TRAINED, model_and_tokenizer()[0], VARIANTS[method]
     context, steps, length = factor * trained, 2 if short else made.steps, 16 if short else WINDOW
     path = output.with_name(f"{output.stem}_{factor}x_{method.replace(' ', '_')}.npz")
     yarn = rotation("yarn", factor, output, short)
-    assert isinstance(yarn, rfrope.Rope)
     if not path.exists():
         starts = {name: rotation(name, factor, output, short) for name in made.starts}
         texts, asked, checksum, took = long_texts(context, short, made.texts, made.rooms)
         learning, looks = chosen(made, steps, asked, trained, context, length, np.random.default_rng([0, factor]))
-        begun, layers = time.monotonic(), model.config.num_hidden_layers
-        with replace_rotary(model, yarn if made.per == "model" else [yarn] * layers):
+        begun = time.monotonic()
+        with replace_rotary(model, yarn):
             found = tune_modules(
-                model, texts.losses, learning, looks, {"within": looks["within"][:1]}, starts=starts, per=made.per,
+                model, texts.losses, learning, looks, {"within": looks["within"][:1]}, starts=starts,
                 steps=steps, rate=made.rate, race=0.0, check_every=max(1, steps // 6),
                 checkpoint=path.with_suffix(f".{checksum:08x}.part.safetensors"), progress=True,
             )  # fmt: skip
@@ -260,15 +257,12 @@ def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfro
         said = f"Learned from {found.start} in {found.steps} steps: {found.ended}.\n{looked}\n{took}\n"
         print(said, flush=True)
         path.with_suffix(".txt").write_text(said, "utf-8")
-        ropes = found.rope if isinstance(found.rope, tuple) else (found.rope,)
-        sets = {"frequencies": [one.frequencies for one in ropes], "factors": [one.attention_factor for one in ropes]}
+        one = {"frequencies": found.rope.frequencies, "factor": found.rope.attention_factor}
         whole = path.with_suffix(".new.npz")  # so that no half of a file is left by an interruption
-        np.savez(whole, **{name: np.asarray(values) for name, values in sets.items()})
+        np.savez(whole, **{name: np.asarray(value) for name, value in one.items()})
         whole.replace(path)
     with np.load(path) as held:
-        each = zip(held["frequencies"], held["factors"].tolist(), strict=True)
-        ropes = [dataclasses.replace(yarn, frequencies=one, attention_factor=factor) for one, factor in each]
-    return ropes[0] if made.per == "model" else ropes
+        return dataclasses.replace(yarn, frequencies=held["frequencies"], attention_factor=float(held["factor"]))
 
 
 def run(which: tuple[str, int], output: pathlib.Path, short: bool) -> Row:
@@ -314,7 +308,7 @@ def recalled(rows: list[Row]) -> list[Row]:
 def variants(rows: list[Row]) -> list[Row]:
     """Return what each variant is less yarn, over documents; chances are corrected for all variants at all lengths."""
     rows, made, chances = recalled(rows), [], []
-    for factor, method in product(FACTORS, VARIANTS):
+    for factor, method in product(FACTORS, LEARNED):
         line = {"factor": f"{factor}x", "learned by": method}
         for column in ("within", "beyond", "recall"):
             less = differences(rows, factor, "yarn", column, method)
@@ -325,7 +319,7 @@ def variants(rows: list[Row]) -> list[Row]:
             chances.append(float(stats.ttest_1samp(less, 0.0).pvalue))
         else:
             made.append(line | {"documents": f"{len(less)}"})
-    others = len(VARIANTS) * len(FACTORS) * 3 - len(chances)  # that were not asked for, or read a single document
+    others = len(LEARNED) * len(FACTORS) * 3 - len(chances)  # that were not asked for, or read a single document
     corrected = iter(holm([*chances, *[1.0] * others]))
     return [
         line | {f"corrected p, {column}": f"{next(corrected):.2g}" for column in ("within", "beyond", "recall")}
@@ -340,7 +334,7 @@ def _mean(row: Row, name: str) -> float:
 def parts(rows: list[Row]) -> list[Row]:
     """Return what each variant is less yarn: the loss beyond, by kind of document, and an answer's, by depth."""
     made = []
-    for factor, method in product(FACTORS, VARIANTS):
+    for factor, method in product(FACTORS, LEARNED):
         less = partial(differences, factor=factor, method="yarn", learned=method)
         if not len(less(rows, column="beyond")):
             continue

@@ -10,7 +10,6 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import wraps
 from itertools import takewhile
 from typing import Any, TypeAlias
 
@@ -29,7 +28,6 @@ _TABLES = ({"cos", "sin"}, {"freqs_cis"})  # parameters by which a function take
 _BACK = re.compile(r"-\s*sin\b")  # attention that undoes a rotation
 _MORE = {"num_k_exclude_rope", "repeat_freqs_k", "cos_k", "sin_k"}  # parameters of functions that turn memory as keys
 _CLASS = "class_pos_emb"  # learned angles of a class token, which are put before those of positions
-_HELD = "embed_positions"  # the buffer of attention that holds its own table
 
 
 # -- what a model has --------------------------------------------------------------------------------------------------
@@ -37,15 +35,14 @@ _HELD = "embed_positions"  # the buffer of attention that holds its own table
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
-    """A module that makes or holds cos/sin tables."""
+    """A module that makes cos/sin tables."""
 
-    parent: Module  # the module that it is a part of; for attention with a table of its own, that attention
+    parent: Module  # the module that it is a part of
     # where the parent is, and what the module in it is called
     path: str
     name: str
     module: Module  # the module itself
     is_text: bool  # true if it counts tokens of text
-    gives_tables: bool = True  # true if it makes tables from positions; False for attention with a table of its own
     is_replaced: bool = True  # true if a Rope takes its place
 
 
@@ -60,27 +57,18 @@ def rotaries(model: Module) -> list[Rotary]:
     check_model(model)
     if any(isinstance(one, Positions) for one in model.modules()):
         raise ValueError(f"the rotation of this {type(model).__name__} was replaced already; expected undo() first")
-    found = [*_makers_of_tables(model)]
+    found = [
+        Rotary(parent, path, name, child, not _perceives(f"{path}.{name}", child))
+        for path, parent in model.named_modules()
+        for name, child in parent.named_children()
+        if "Rotary" in type(child).__name__ and "position_ids" in inspect.signature(child.forward).parameters
+    ]
     if not found:
         makers = [type(one).__name__ for one in model.modules() if re.search("Rotary|RopePosition", type(one).__name__)]
         why = f"its {makers[0]} computes positions from images itself" if makers else "it has no rotary module"
         raise ValueError(f"{type(model).__name__}: {why}; expected one that makes tables of cos and sin from positions")
     has_text = any(one.is_text for one in found)
     return [dataclasses.replace(one, is_replaced=one.is_text or not has_text) for one in found]
-
-
-def _makers_of_tables(model: Module) -> Iterator[Rotary]:
-    """Rotary modules, and attention that holds a table, as that of GPT-J and CodeGen, and takes rows of it."""
-    for path, parent in model.named_modules():
-        if _HELD in parent._buffers and _takes_positions(parent) and any(rotating_methods(parent)):
-            yield Rotary(parent, path, "rotary", parent, True, gives_tables=False)
-        for name, child in parent.named_children():
-            if "Rotary" in type(child).__name__ and _takes_positions(child):
-                yield Rotary(parent, path, name, child, not _perceives(f"{path}.{name}", child))
-
-
-def _takes_positions(module: Module) -> bool:
-    return "position_ids" in inspect.signature(module.forward).parameters
 
 
 def _perceives(path: str, rotary: Module) -> bool:
@@ -118,7 +106,7 @@ class _Tag(torch.Tensor):
 class Positions(torch.nn.Module):
     """Replacement of a rotary module that returns positions ``(batch, tokens, k)`` instead of a table."""
 
-    def __init__(self, rotary: Rotary, turning: Mapping[str, Module], *, is_by_layer: bool = False) -> None:
+    def __init__(self, rotary: Rotary, turning: Mapping[str, Module]) -> None:
         super().__init__()
         if hasattr(rotary.parent, _CLASS):
             raise ValueError(
@@ -130,7 +118,6 @@ class Positions(torch.nn.Module):
         # its attention turns the last features of a head, undoes rotations, too, takes one table of complex numbers
         self.turns_last = known(_model_type(rotary.module)).get("rotated") == "last"
         self.turns_back = self.is_complex = False
-        self.is_by_layer = is_by_layer  # each layer turns by a module of its own, whose name is the layer's number
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse: the attention that goes with it would come back as it was, and take positions for tables."""
@@ -172,7 +159,7 @@ class Positions(torch.nn.Module):
     @property
     def has_kinds(self) -> bool:
         """True if several kinds of layers have their own rotary embeddings."""
-        return not self.is_by_layer and len({*self.turning.values()}) > 1
+        return len({*self.turning.values()}) > 1
 
     @property
     def is_tagged(self) -> bool:
@@ -195,19 +182,6 @@ class Positions(torch.nn.Module):
     def turning_module(self, index: int) -> Module:
         """Return the rotary embedding of a kind of layer, by its number."""
         return [*self.turning.values()][index]
-
-
-def positions_for(rotary: Rotary, rope: Any) -> Positions:
-    """Return the replacement of a rotary module for a Rope, or for one per kind of layer or per layer."""
-    if not isinstance(rope, list | tuple) or not rope or not all(hasattr(one, "rotate") for one in rope):
-        return Positions(rotary, turning_modules(rotary.module, rope))
-    config = getattr(rotary.module, "config", None)
-    layers, kinds = getattr(config, "num_hidden_layers", None), _widths(rotary.module)
-    if len(rope) != layers or len(kinds) > 1:
-        what = f"{len(kinds)} kinds of layers: a mapping" if len(kinds) > 1 else f"{layers} layers: as many"
-        raise ValueError(f"rope has {len(rope)} Ropes, but the model has {what} is expected, or one Rope")
-    made = [turning_modules(rotary.module, one).popitem()[1] for one in rope]
-    return Positions(rotary, {str(i): one for i, one in enumerate(made)}, is_by_layer=True)
 
 
 def turning_modules(module: Module, rope: Any) -> dict[str, Module]:
@@ -235,9 +209,7 @@ def turning_modules(module: Module, rope: Any) -> dict[str, Module]:
 
 
 def _widths(module: Module) -> dict[str, int]:
-    """Blocks of a rotary module, by kind of layer, as far as it holds frequencies or a table."""
-    if _HELD in module._buffers:
-        return {"all": module._buffers[_HELD].shape[-1] // 2}
+    """Blocks of a rotary module, by kind of layer, as far as it holds frequencies."""
     return {
         name.removesuffix("inv_freq").rstrip("_") or "all": value.shape[-1]
         for name, value in module.named_buffers()
@@ -326,10 +298,7 @@ def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
         _check_parameters(attention, called)
         positions.turns_back |= bool(_BACK.search(inspect.getsource(function)))
         positions.is_complex |= any("freqs_cis" in inspect.signature(one).parameters for one in called.values())
-        layer = int(attention.layer_idx) if positions.is_by_layer else None
-        method = calling(function, {one: _rotation_by_positions(f, positions, layer) for one, f in called.items()})
-        if not positions.__dict__["rotary"].gives_tables:
-            method = _noting(method, positions)
+        method = calling(function, {one: _rotation_by_positions(f, positions) for one, f in called.items()})
         swap(attention.__dict__, name, types.MethodType(method, attention), undo)
         found = True
     return found
@@ -355,19 +324,7 @@ def _check_parameters(attention: Module, called: Mapping[str, Any]) -> None:
             )
 
 
-def _noting(method: Callable[..., Any], positions: Positions) -> Callable[..., Any]:
-    """A method that notes its positions, for a function that gets rows of a table."""
-    signature = inspect.signature(method)
-
-    @wraps(method)
-    def noting(*arguments: Any, **options: Any) -> Any:
-        positions.__dict__["noted"] = signature.bind(*arguments, **options).arguments["position_ids"][..., None]
-        return method(*arguments, **options)
-
-    return noting
-
-
-def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, layer: int | None) -> Callable[..., Any]:
+def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions) -> Callable[..., Any]:
     """A function with the parameters of a model's own, that turns by the positions which come in place of a table."""
     names = [*inspect.signature(rotation).parameters]
     first = min(names.index(one) for one in ("cos", "sin", "freqs_cis") if one in names)
@@ -377,8 +334,7 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, l
     def rotate(*arguments: Any, **options: Any) -> Any:
         named = dict(zip(names, arguments, strict=False)) | options
         heads_last = has_heads_last(named, named[features[0]].ndim)
-        places, index, back = _read_positions(named, positions)
-        number = index if layer is None else layer
+        places, number, back = _read_positions(named, positions)
         rotary = positions.turning_module(number)
         given = tuple(named[name] for name in features[:2] if named.get(name) is not None)
         if len(given) == 1 and rotary.phases is not None:
@@ -394,8 +350,7 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, l
 
 def _read_positions(arguments: Mapping[str, Any], positions: Positions) -> tuple[Any, int, bool]:
     """Positions as the module that turns takes them, the number of the kind of layer, and whether to turn back."""
-    places = positions.__dict__.get("noted")
-    places = arguments["freqs_cis" if positions.is_complex else "cos"] if places is None else places
+    places = arguments["freqs_cis" if positions.is_complex else "cos"]
     if places.is_floating_point() and places.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"this model rounds its positions to {places.dtype}; expected a model in float32")
     places = places[..., 0] if places.shape[-1] == 1 else places

@@ -303,8 +303,6 @@ class RecordingCache(_TextCache):
             self._rotated[layer_idx] = number
             if is_back or turned.shape != key.shape or not torch.equal(turned, key):
                 raise ValueError(f"layer {layer_idx} changes keys after their rotation")
-            if self.positions.is_by_layer and number != layer_idx:
-                raise ValueError(f"layer {number} caches its keys as those of layer {layer_idx}")
         if layer_idx not in self._made:
             self._made[layer_idx] = [
                 one.new_empty((*one.shape[:2], self._tokens, one.shape[3])) for one in (key, value, plain)

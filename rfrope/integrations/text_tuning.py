@@ -15,7 +15,7 @@ from rfrope import analysis
 from rfrope._core.arguments import choice, listed, show, whole
 from rfrope._core.parallel import show_progress
 from rfrope.integrations import tuning
-from rfrope.integrations.halving import Halving, RotaryModules, TrainingOptions, frozen
+from rfrope.integrations.halving import Halving, frozen
 from rfrope.integrations.text_caches import (
     Reading,
     TextCaches,
@@ -171,8 +171,8 @@ def tune(
     plan = analysis.plan(own, context, trained_context=trained)
     found = read_starts(starts, plan)
     trained, context = plan.trained_context, plan.context
-    read = tuning.read_starts(found, [own], "model", None)
-    ropes = {name: [dataclasses.replace(one, context=context) for one in each] for name, each in read.items()}
+    read = tuning.read_starts(found, [own])
+    ropes = {name: dataclasses.replace(one, context=context) for name, one in read.items()}
     length = min(trained, _WINDOW) if window is None else whole("window", window, 3, trained)
     rng = whole("rng", rng)
     documents = read_documents(texts, tokenizer, model)
@@ -189,24 +189,22 @@ def tune(
     held_out["beyond"] = [Reading(one, trained) for one in judging]
     drawn = {"texts": len(learning), "context": context, "length": length, "seed": rng}
     validation = spread_windows(range(len(learning), len(learning) + len(choosing)), trained, context, length, rng + 1)
-    options = TrainingOptions(
-        loss, partial(draw_window, **drawn), validation, held_out, steps, rate,
-        about=[drawn, learning, choosing],
-    )  # fmt: skip
 
-    def make(ropes: Sequence[Rope]) -> list[Module]:
-        one = RotaryEmbedding(ropes[0], names)
+    def make(rope: Rope) -> list[Module]:
+        one = RotaryEmbedding(rope, names)
         one.head_dim = None if isinstance(one.start.head_dim, Assumed) else one.head_dim
         return [one.to(next(model.parameters()).device)]
 
     def put_in(modules: list[Module] | None) -> AbstractContextManager[Any]:
         return nullcontext() if modules is None else replace_rotary(model, join(modules[0]))
 
-    rotaries = RotaryModules(model, make, put_in)
     with frozen(model):
-        run = Halving(rotaries, options, ropes, checkpoint)
+        run = Halving(
+            model, make, put_in, ropes, loss, partial(draw_window, **drawn), validation, held_out,
+            steps=steps, rate=rate, about=[drawn, learning, choosing], checkpoint=checkpoint,
+        )  # fmt: skip
         if not run.readings:
-            with rotaries.put_in(rotaries.make(run.learners[0].ropes)):
+            with put_in(make(next(iter(ropes.values())))):
                 for ids in show_progress([*learning, *choosing], len(learning) + len(choosing), progress):
                     caches.read(ids)
         return run.run(progress)

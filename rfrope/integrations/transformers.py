@@ -136,8 +136,8 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        With a rotary module that makes tables from positions, as most have, or with tables in its attention. Vision and
-        audio parts keep their own rotation, unless such a part is passed alone.
+        With a rotary module that makes tables from positions, as most have. Vision and audio parts keep their own
+        rotation, unless such a part is passed alone.
     rope : Rope, array_like, `rfrope.layers.torch.RotaryEmbedding`, mapping of str to these, or `rfrope.models.Layers`
         For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. May have
         sets for each key head, or several axes. A module is trained with the model. ``Layers`` with numbers must rotate
@@ -190,11 +190,12 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     _watch_saving()
     rotaries = rotations.rotaries(model)
     try:
-        made = {id(one): rotations.positions_for(one, rope) for one in rotaries if one.is_replaced}
+        made = {}
         for rotary in rotaries:
             if rotary.is_replaced:
+                made[id(rotary)] = rotations.Positions(rotary, rotations.turning_modules(rotary.module, rope))
                 rotations.swap(rotary.parent._modules, rotary.name, made[id(rotary)], done)
-                done.rotaries += rotary.gives_tables
+                done.rotaries += 1
         for path, attention in [*model.named_modules()]:
             rotary = rotations.nearest(path, rotaries)
             if rotary.is_replaced and not (rotary.is_text and rotations.PERCEPTION.search(path)):
@@ -264,8 +265,6 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> 
         return f"{kind.__name__} reads no frequencies from a config"
     if not any(each is config for each in _configs(model.config)):
         return f"{kind.__name__} has a config of its own, which is not saved"
-    if positions.is_by_layer:
-        return "a config holds one set of frequencies for all layers"
     if any(one.phases is not None or one.start.vectors.ndim > 1 for one in positions.turning.values()):
         return "a config holds one set of frequencies for all heads, and no phases"
     told = {

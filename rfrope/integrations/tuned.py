@@ -25,8 +25,8 @@ class Tuning(Result):
 
     Attributes
     ----------
-    rope : Rope or tuple of Rope
-        The learned Rope of all layers, or one per layer that rotates.
+    rope : Rope
+        The learned Rope of all layers.
     start : str
         Name of its start, the best of the race.
     steps : int
@@ -57,7 +57,7 @@ class Tuning(Result):
     (True, 4)
     """
 
-    rope: Rope | tuple[Rope, ...]
+    rope: Rope
     start: str
     steps: int
     ended: str
@@ -121,7 +121,7 @@ class Tuning(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings and lists for JSON, with None for NaN."""
-        ropes = self.rope if isinstance(self.rope, tuple) else (self.rope,)
+        rope = self.rope
         losses = {
             name: {
                 part: {"documents": values, "mean": self.mean(name, part)[0], "stderr": self.mean(name, part)[1]}
@@ -130,12 +130,9 @@ class Tuning(Result):
             for name, parts in self.losses.items()
         }
         kinds = {name: {part: self.verdict(name, part) for part in self.parts} for name in losses if name != _LEARNED}
-        told = [
-            {"frequencies": array.to_host(r.frequencies), "attention_factor": r.attention_factor, "source": r.source}
-            for r in ropes
-        ]
+        numbers = {"frequencies": array.to_host(rope.frequencies), "attention_factor": rope.attention_factor}
         held = {name: value for name, value in vars(self).items() if name != "rope"}
-        return plain({"ropes": told, **held, "losses": losses, "learned_is": kinds})
+        return plain({"ropes": [numbers | {"source": rope.source}], **held, "losses": losses, "learned_is": kinds})
 
     def report(self) -> Report:
         """Return where the learning ended, the losses, and where something was gained."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.arguments import choice, listed, show, whole
+from rfrope._core.arguments import choice, listed, show
 from rfrope.rotation.rope import Rope
 
 try:
     import torch
 
-    from rfrope.integrations.halving import AS_IT_IS, Halving, RotaryModules, TrainingOptions, frozen
+    from rfrope.integrations.halving import AS_IT_IS, Halving, frozen
     from rfrope.integrations.tuned import Tuning
     from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
 except ImportError as error:
@@ -24,7 +23,6 @@ except ImportError as error:
 
 __all__ = ["Tuning", "tune_modules"]
 
-PER = ("model", "layer", "head")
 _LEARNABLE = ("factors", "temperature")
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
@@ -38,8 +36,6 @@ def tune_modules(
     held_out: Mapping[str, Sequence[Any]],
     *,
     starts: Mapping[str, Any] | None = None,
-    per: str = "model",
-    heads: int | None = None,
     learnable: str | Sequence[str] = _LEARNABLE,
     steps: int = 200,
     rate: float = 0.01,
@@ -65,16 +61,11 @@ def tune_modules(
     validation, held_out : dict of str to sequence
         Batches of each part, as ``{"within": [...], "beyond": [...]}``. The mean of the validation's parts chooses the
         start and stops the learning; held-out batches do neither, and should share no document with it.
-    starts : dict of str to Rope or sequence of Rope, optional
-        Ropes to start from: one for all layers, or one for each, in the order of ``model.modules()``. Default: the
-        model's own, named "as it is".
-    per : {"model", "layer", "head"}
-        Unit with its own set of factors: the model, each layer, or each key head of each layer.
-    heads : int, optional
-        Number of key heads, for ``per="head"``.
+    starts : dict of str to Rope, optional
+        Ropes to start from, each for all layers. Default: the model's own, named "as it is". A Rope with a set for each
+        key head, ``(heads, D, 1)``, has factors for each.
     learnable : str or sequence of str
-        "factors", "temperature" or both; see `rfrope.layers.torch.RotaryEmbedding`. There is one temperature for the
-        model, or one for each layer.
+        "factors", "temperature" or both; see `rfrope.layers.torch.RotaryEmbedding`. All layers share them.
     steps : int
         Maximum number of Adam steps from the best start.
     rate : float
@@ -98,9 +89,9 @@ def tune_modules(
     Raises
     ------
     ValueError
-        If the model has no such module, or polar ones, or ones that learn phases; if starts differ in shape or number;
-        if a part has no batches; if the loss is not finite from any start or has no gradient; if an option is not as
-        described above; or if `checkpoint` belongs to another call.
+        If the model has no such module, or polar ones, or ones that learn phases; if starts differ in shape, or layers
+        without `starts`; if a part has no batches; if the loss is not finite from any start or has no gradient; if an
+        option is not as described above; or if `checkpoint` belongs to another call.
     TypeError
         If an argument or a loss is of another type.
 
@@ -136,28 +127,26 @@ def tune_modules(
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {show(model)}; expected a torch.nn.Module")
     found = _rotaries(model)
-    per, own = choice("per", per, PER), [one.rope for one in found]
-    if (per == "head") != (heads is not None):
-        raise ValueError(f"heads is {show(heads)} and per is {per!r}; expected heads with per='head', and only then")
-    sets = None if heads is None else whole("heads", heads, 1)
-    ropes = read_starts({AS_IT_IS: own} if starts is None else starts, own, per, sets)
-    options = TrainingOptions(loss, learning, validation, held_out, steps, rate, race, check_every)
-    names = read_learnable(learnable)
+    own = [one.rope for one in found]
+    if starts is None and any(not _are_alike(own[0], one) for one in own):
+        raise ValueError("model has Ropes that differ by layer; expected starts, each for all layers")
+    ropes, names = read_starts({AS_IT_IS: own[0]} if starts is None else starts, own), read_learnable(learnable)
     device = next((one.device for one in model.parameters()), None)
 
-    def make(ropes: Sequence[Rope]) -> list[Module]:
+    def make(rope: Rope) -> list[Module]:
         made = []
-        for one, rope in zip(found, [*ropes] * (len(found) // len(ropes)), strict=True):
+        for one in found:
             made.append(RotaryEmbedding(rope, names, layout=one.layout).to(device))
             made[-1].head_dim = one.head_dim
-        for other in made[1:] if per == "model" else ():  # one set of parameters
-            for name, parameter in made[0].named_parameters():
-                setattr(other, name, parameter)
+            for name, parameter in made[0].named_parameters():  # all have the same
+                setattr(made[-1], name, parameter)
         return made
 
-    rotaries = RotaryModules(model, make, lambda made: _swapped(model, found, made))
     with frozen(model):
-        return Halving(rotaries, options, ropes, checkpoint).run(progress)
+        return Halving(
+            model, make, lambda made: _swapped(model, found, made), ropes, loss, learning, validation, held_out,
+            steps=steps, rate=rate, race=race, check_every=check_every, checkpoint=checkpoint,
+        ).run(progress)  # fmt: skip
 
 
 def read_learnable(learnable: Any) -> tuple[str, ...]:
@@ -170,42 +159,21 @@ def read_learnable(learnable: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_starts(starts: Any, own: Sequence[Rope], per: str, sets: int | None) -> dict[str, tuple[Rope, ...]]:
-    """Return the Ropes of each start, one or one per layer, with the number of sets that will be learned."""
+def read_starts(starts: Any, own: Sequence[Rope]) -> dict[str, Rope]:
+    """Return the Rope of each start."""
     if not isinstance(starts, Mapping) or not starts:
         raise TypeError(f"starts is {show(starts)}; expected a dict of Ropes by their names")
-    return {name: _read_start(name, one, own, per, sets) for name, one in starts.items()}
-
-
-def _read_start(name: str, start: Any, own: Sequence[Rope], per: str, sets: int | None) -> tuple[Rope, ...]:
-    layers = len(own)
-    ropes = [*start] if isinstance(start, list | tuple) and not np.isscalar(start[0]) else [start] * layers
-    if len(ropes) != layers:
-        raise ValueError(f"starts[{name!r}] has {len(ropes)} Ropes; expected one, or {layers}: one for each layer")
-    ropes = [rope if isinstance(rope, Rope) else Rope(rope) for rope in ropes]
-    if name == AS_IT_IS and not all(map(_are_alike, ropes, own)):
-        raise ValueError(f"starts[{name!r}] differs from the model's own Rope, which has that name; expected another")
-    if per == "model":
-        first = ropes[0]
-        if any(not _are_alike(first, rope) for rope in ropes):
-            raise ValueError(f"starts[{name!r}] has Ropes that differ by layer; expected per='layer', or one Rope")
-        return (first,)
-    return tuple(ropes if sets is None else (_repeat_for_heads(name, rope, sets) for rope in ropes))
+    ropes = {name: one if isinstance(one, Rope) else Rope(one) for name, one in starts.items()}
+    if AS_IT_IS in ropes and any(not _are_alike(ropes[AS_IT_IS], one) for one in own):
+        raise ValueError(
+            f"starts[{AS_IT_IS!r}] differs from the model's own Rope, which has that name; expected another"
+        )
+    return ropes
 
 
 def _are_alike(first: Rope, other: Rope) -> bool:
     one, two = (array.to_host(rope.vectors) for rope in (first, other))
     return one.shape == two.shape and bool(np.all(one == two)) and first.attention_factor == other.attention_factor
-
-
-def _repeat_for_heads(name: str, rope: Rope, sets: int) -> Rope:
-    """Return a Rope with a set of frequencies for each head."""
-    vectors = np.asarray(array.to_host(rope.vectors))
-    vectors = vectors[:, None] if vectors.ndim == 1 else vectors
-    if vectors.ndim > 2 and len(vectors) != sets:
-        raise ValueError(f"starts[{name!r}] has {len(vectors)} sets of frequencies; expected one, or {sets}")
-    made = np.broadcast_to(vectors, (sets, *vectors.shape[-2:])).copy()
-    return replace(rope, frequencies=made, sections=None, interleaved=False)
 
 
 # -- modules of a model ------------------------------------------------------------------------------------------------

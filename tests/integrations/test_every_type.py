@@ -33,6 +33,7 @@ PICTURES = "computes positions from images itself"
 NEITHER = "no Rope does that"
 REFUSED = {  # what truly cannot be replaced, and why: docs/howto/transformers.rst has the same reasons
     **dict.fromkeys(("dinov3_vit", "eomt_dinov3", "sapiens2", "llama4_vision_model", "efficientloftr"), PICTURES),
+    **dict.fromkeys(("gptj", "codegen"), "it has no rotary module"),
     **dict.fromkeys(("gemma4_vision", "hunyuan_vl_text", "neucodec", "xcodec2", "qwen2_5_omni_dit"), NEITHER),
     **dict.fromkeys(("sam2_video", "sam3_tracker_video", "edgetam_video"), "keys at other positions than queries"),
 }
@@ -169,7 +170,7 @@ def _ranked(x):
     return np.sort(x, axis=-1)
 
 
-FAR = 40  # GPT-J has a table of 2048
+FAR = 40
 
 
 def moved_keys(model_type, classes):

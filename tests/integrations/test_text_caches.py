@@ -51,20 +51,6 @@ def test_a_window_loses_what_a_whole_reading_loses(kind, attention):
     assert ((moved[0] - moved[1]).abs().max() > 0.03) == rotates
 
 
-@pytest.mark.parametrize(("kind", "values"), [("smollm3", {"no_rope_layers": [1, 0, 1]}), ("llama", {}), ("qwen3", {})])
-def test_layers_turn_by_what_is_theirs(kind, values):
-    """Read by the Ropes of a window's own reading, which differ by layer."""
-    model = made(kind, num_hidden_layers=3, initializer_range=0.3, **values).eval().requires_grad_(False)
-    (rope,) = rfrope.from_config(model.config)
-    ropes = [dataclasses.replace(rope, frequencies=factor * rope.frequencies) for factor in (0.2, 1.0, 0.5)]
-    texts, batch = text_caches.TextCaches(model), batch_at(0, 40, 72)
-    for given in (ropes, ropes[::-1]):
-        with replace_rotary(model, given):
-            texts.forget()
-            texts.read(IDS)
-            torch.testing.assert_close(texts.losses(batch), whole(model, batch), rtol=3e-3, atol=0.0)
-
-
 @pytest.mark.parametrize(("kind", "values"), rows("integrations/text_caches.json", "refused"))
 def test_models_whose_keys_cannot_be_rotated_again_are_refused(kind, values):
     model = made(kind, **values).eval()
@@ -117,7 +103,7 @@ def test_chunks_of_a_text_are_read_one_after_the_other(kind, monkeypatch):
             torch.testing.assert_close(one[layer], other[layer], rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("sets", ["model", "layer", "head"])
+@pytest.mark.parametrize("sets", ["model", "head"])
 def test_gradients_are_those_of_a_whole_reading(sets):
     """In a model of one layer, whose keys before their rotation do not depend on it."""
     model = made("llama", num_hidden_layers=1, initializer_range=0.3).eval().requires_grad_(False)
@@ -129,7 +115,7 @@ def test_gradients_are_those_of_a_whole_reading(sets):
     modules = [RotaryEmbedding(rope, ("factors", "temperature")) for _ in range(2)]
     texts, batch, found = text_caches.TextCaches(model), batch_at(0, 40, 72), []
     for module, losses in zip(modules, (texts.losses, lambda batch: whole(model, batch)), strict=True):
-        with replace_rotary(model, [module] if sets == "layer" else module):
+        with replace_rotary(model, module):
             if not found:
                 texts.read(IDS)
             found.append(torch.autograd.grad(losses(batch).mean(), [*module.parameters()]))
@@ -182,18 +168,6 @@ def test_a_model_that_reads_otherwise_from_what_is_cached_is_refused(monkeypatch
         text_caches.TextCaches(shifted).read(IDS)  # what logits have in common, or lowest logits, hide nothing
     monkeypatch.undo()
     with replace_rotary(model, rfrope.geometric(8)):
-        text_caches.TextCaches(model).read(IDS)
-
-
-def test_a_cache_that_is_not_that_of_the_layer_is_refused(monkeypatch):
-    model = made("llama").eval()
-    """As of layers that run several times, with a cache for each, so that a Rope of the cache's number is another's."""
-    own = text_caches.RecordingCache.update
-    shifted = lambda self, key, value, layer, *_, **__: own(self, key, value, layer + 1)  # noqa: E731
-    monkeypatch.setattr(text_caches.RecordingCache, "update", shifted)
-    ropes = [rfrope.geometric(8)] * model.config.num_hidden_layers
-    why = "layer 0 caches its keys as those of layer 1; expected"
-    with replace_rotary(model, [*map(rfrope.Rope, ropes)]), pytest.raises(ValueError, match=why):
         text_caches.TextCaches(model).read(IDS)
 
 

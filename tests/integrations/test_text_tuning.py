@@ -79,17 +79,6 @@ def test_what_was_learned_is_a_config(model, tmp_path):
         assert read.attention_factor == pytest.approx(learned.rope.attention_factor, rel=1e-12)
 
 
-def test_layers_turn_by_ropes_of_their_own(model):
-    ropes = [rfrope.Rope(rfrope.geometric(8, base=base)) for base in (10.0, 1000.0)]
-    both = []
-    for given in (ropes, ropes[0], ropes[1], ropes[::-1]):
-        with replace_rotary(model, given):
-            both.append(logits(model))
-    assert not any(torch.allclose(both[0], other) for other in both[1:])
-    with replace_rotary(model, [ropes[0]] * 2):
-        assert torch.equal(logits(model), both[1])
-
-
 @pytest.mark.parametrize("name", ["cache", "past_key_values", "a wrapper's"])
 def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch, name):
     """Of models that were written for any release, and of one that hides the names of its parameters."""

@@ -208,10 +208,9 @@ def test_what_a_config_cannot_hold_is_not_lost_without_a_word(tmp_path):
         ("llama", RotaryEmbedding(rfrope.geometric(8), "phases"), none),
         ("llama", sets, none),
         ("phi3", rfrope.geometric(8), "Phi3RotaryEmbedding does not rotate by the frequencies of its config"),
-        ("gptj", rfrope.Rope(rfrope.geometric(4), pairing="interleaved"), "reads no frequencies from a config"),
         ("nanochat", rfrope.Rope(-rfrope.geometric(8)), "NanoChatRotaryEmbedding reads no frequencies"),
     ):
-        model = made(model_type, **({"rotary_dim": 8} if model_type == "gptj" else {}))
+        model = made(model_type)
         own = logits(model)
         with replace_rotary(model, rope):
             again = saved(model, tmp_path / model_type, lost)

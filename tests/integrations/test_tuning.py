@@ -106,16 +106,6 @@ def test_the_better_start_wins_and_the_other_is_dropped():
     assert found.history[1]["learning"] > 0.0
 
 
-@pytest.mark.parametrize(("per", "heads", "shape"), [("layer", None, (4,)), ("head", 2, (2, 4, 1))])
-def test_layers_and_heads_may_have_sets_of_their_own(per, heads, shape):
-    found = tuned(problem(factors=(1.0, 1.3)), per=per, heads=heads, steps=100, learnable="factors")
-    assert [one.frequencies.shape for one in found.rope] == [shape] * 2
-    assert [one.attention_factor for one in found.rope] == [1.0, 1.0]
-    first, second = (one.frequencies.reshape(-1, 4) for one in found.rope)
-    np.testing.assert_allclose(first, np.broadcast_to(TRUE, first.shape), atol=0.02)
-    np.testing.assert_allclose(second, np.broadcast_to(1.3 * TRUE, second.shape), atol=0.02)
-
-
 def test_the_model_is_as_it_was():
     model, *rest = problem()
     model.projections[0].train(False)
@@ -141,9 +131,8 @@ def test_the_model_is_as_it_was():
 
 def assert_same(found, other):
     assert found.history == other.history
-    for one, two in zip(found.rope, other.rope, strict=True):
-        np.testing.assert_array_equal(one.frequencies, two.frequencies)
-        assert one.attention_factor == two.attention_factor
+    np.testing.assert_array_equal(found.rope.frequencies, other.rope.frequencies)
+    assert found.rope.attention_factor == other.rope.attention_factor
     for method, parts in found.losses.items():
         for part, values in parts.items():
             np.testing.assert_array_equal(values, other.losses[method][part])
@@ -152,13 +141,7 @@ def assert_same(found, other):
 @pytest.mark.parametrize("calls", [1, 4, 22, 41, 47])
 def test_what_was_ended_goes_on_with_the_same_bits(calls, tmp_path):
     """In the first look, in the race, after it, and while what was held out is read."""
-    options = {
-        "starts": STARTS,
-        "steps": 12,
-        "check_every": 3,
-        "per": "layer",
-        "checkpoint": tmp_path / "a.safetensors",
-    }
+    options = {"starts": STARTS, "steps": 12, "check_every": 3, "checkpoint": tmp_path / "a.safetensors"}
     model, loss, learning, *parts = problem()
     rest = (learning, *({12: one["within"], ("b", 1): one["beyond"]} for one in parts))
     called = 0
@@ -446,40 +429,24 @@ def test_parts_weigh_alike_whatever_documents_they_have():
         assert made.start == "near"
 
 
-@pytest.mark.parametrize(("per", "heads"), [("layer", None), ("head", 2)])
-def test_the_penalty_weighs_alike_whatever_has_a_set(per, heads, monkeypatch):
-    """Where layers and heads are alike, sets of their own learn what one set does."""
+def test_the_penalty_weighs_alike_whatever_has_a_set(monkeypatch):
+    """Sets of heads that are alike learn what one set does."""
     monkeypatch.setattr(halving, "PENALTY", 0.3)
-    x, wanted = torch.ones(1, 2, TOKENS, WIDTH, dtype=torch.float64), 0.9 * TRUE
+    x = torch.ones(1, 2, TOKENS, WIDTH, dtype=torch.float64)
     model = torch.nn.ModuleList([RotaryEmbedding(TRUE) for _ in range(2)])
-    wanted = rfrope.rotate(x, torch.arange(TOKENS), wanted)
+    wanted = rfrope.rotate(x, torch.arange(TOKENS), 0.9 * TRUE)
 
     def loss(_):
         return sum((one(x, x)[1] - wanted).square().mean() for one in model)
 
+    ropes = (rfrope.Rope(one) for one in (TRUE, np.stack([TRUE] * 2)[..., None]))
     one, several = (
-        tune_modules(model, loss, [0], {"all": [0]}, {"all": [0]}, steps=10, **options)
-        for options in ({}, {"per": per, "heads": heads})
+        tune_modules(model, loss, [0], {"all": [0]}, {"all": [0]}, steps=10, starts={"here": rope}).rope.frequencies
+        for rope in ropes
     )
-    assert np.abs(one.rope.frequencies / TRUE - 1.0).max() > 0.01
-    assert len(several.rope) == 2
-    for rope in several.rope:
-        for found in rope.frequencies.reshape(-1, WIDTH // 2):
-            np.testing.assert_allclose(found, one.rope.frequencies, rtol=1e-5)
-
-
-def test_layers_and_heads_start_where_they_are_told_to():
-    near, far = STARTS.values()
-    options = {"steps": 1, "rate": 1e-9, "race": 0.0}
-    found = descended(starts={"both": [near, far]}, per="layer", **options)
-    for one, start in zip(found.rope, (near, far), strict=True):
-        np.testing.assert_allclose(one.frequencies, start.frequencies, rtol=1e-6)
-    sets = np.stack([near.frequencies, far.frequencies])[..., None]
-    for one in descended(starts={"sets": rfrope.Rope(sets)}, per="head", heads=2, **options).rope:
-        np.testing.assert_allclose(one.frequencies, sets, rtol=1e-6)
-    rope = rfrope.Rope(TRUE, sections=(2, 1, 1))
-    one = descended(downhill(rope, 1), per="head", heads=2, **options).rope
-    np.testing.assert_allclose(one.vectors, np.stack([rope.vectors] * 2), rtol=1e-6, atol=0.0)
+    assert np.abs(one / TRUE - 1.0).max() > 0.01
+    for found in several[..., 0]:
+        np.testing.assert_allclose(found, one, rtol=1e-5)
 
 
 def test_one_set_is_one_parameter():
@@ -516,15 +483,11 @@ BAD = [
     ({"learning": []}, ValueError, "learning has no batches"),
     ({"held_out": {"within": []}}, ValueError, "held_out has no documents"),
     ({"validation": [1]}, TypeError, r"validation is \[1\]; expected a dict"),
-    ({"starts": {"near": [NEAR]}}, ValueError, r"starts\['near'\] has 1 Ropes; expected one, or 2"),
     ({"starts": STARTS | {"wide": TRUE[:2]}}, ValueError, "starts have Ropes of different shapes"),
     ({"starts": NEAR}, TypeError, r"starts is Rope\(.*; expected a dict of Ropes"),
     ({"starts": {"learned": NEAR}}, ValueError, "starts has 'learned', the name of the learned rotation"),
     ({"starts": {"as it is": STARTS["far"]}}, ValueError, r"starts\['as it is'\] differs from the model's own Rope"),
     ({"starts": {"as it is": LOUD}}, ValueError, r"starts\['as it is'\] differs from the model's own Rope"),
-    ({"starts": {"both": [*STARTS.values()]}}, ValueError, r"differ by layer; expected per='layer'"),
-    ({"per": "token"}, ValueError, "per is 'token'; "),
-    ({"per": "head"}, ValueError, "heads is None and per is 'head'"),
     ({"learnable": "phases"}, ValueError, "learnable is 'phases'; "),
     ({"learnable": ()}, ValueError, "learnable is empty"),
     ({"steps": 0}, ValueError, "steps is 0; expected"),
@@ -538,3 +501,12 @@ def test_bad_input_is_named(options, kind, message):
     names = ("model", "loss", "learning", "validation", "held_out")
     with pytest.raises(kind, match=message):
         tune_modules(**dict(zip(names, problem(), strict=True)) | {"steps": 2} | options)
+
+
+def test_a_model_whose_layers_differ_needs_starts():
+    model, *rest = problem()
+    model.rotaries[1] = RotaryEmbedding(STARTS["far"])
+    with pytest.raises(ValueError, match="model has Ropes that differ by layer; expected starts"):
+        tuned((model, *rest), steps=2)
+    found = tuned((model, *rest), steps=2, starts=STARTS)
+    assert found.mean("as it is", "beyond")[0] not in (found.mean("near", "beyond")[0], found.mean("far", "beyond")[0])
