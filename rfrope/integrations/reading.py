@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -256,43 +255,35 @@ def _watch(model: Module, kept: dict[str, tuple[Any, Any]], undo: ExitStack) -> 
 
 def _keeping(turn: Callable[..., Any], kept: dict[str, tuple[Any, Any]], path: str) -> Callable[..., Any]:
     """Return a function as one that turns q and k, which keeps them."""
-    parameters, has_heads_last = inspect.signature(turn).parameters, rotations.layout_reader(turn)
-    names = [*parameters][:2]
 
-    def keep(*arguments: Any, **options: Any) -> Any:
-        named = dict(zip(parameters, arguments, strict=False)) | options
-        if path in kept or names[1] in ("cos", "sin", "freqs_cis"):
+    def keep(named: dict[str, Any], features: list[str], heads_last: bool) -> Any:
+        if path in kept or len(features) < 2:
             raise ValueError(f"{path} rotates queries and keys in separate calls; expected one call for both")
-        last = has_heads_last(named, 4)
-        both = (named[name].detach().float()[0].cpu() for name in names)
-        q, k = ((x.transpose(0, 1) if last else x).numpy() for x in both)
+        both = (named[name].detach().float()[0].cpu() for name in features)
+        q, k = ((x.transpose(0, 1) if heads_last else x).numpy() for x in both)
         kept[path] = q, k
-        return turn(*arguments, **options)
+        return turn(**named)
 
-    return keep
+    return rotations.wrap(turn, keep)
 
 
 def _join(attentions: dict[str, Module], kept: dict[str, tuple[Any, Any]], wanted: set[int] | None) -> HeadFeatures:
     """Put the heads of all layers together."""
-    queries: list[np.ndarray] = []
-    keys: list[np.ndarray] = []
-    heads: list[tuple[int, int]] = []
-    scales: list[float] = []
+    found: list[tuple[int, float, np.ndarray, np.ndarray]] = []
     for number, (path, attention) in enumerate(attentions.items()):
         layer = getattr(attention, "layer_idx", None)
         layer = number if layer is None else int(layer)
         if path not in kept or (wanted is not None and layer not in wanted):
             continue  # layers without rotation
         q, k = kept[path]
-        if len({len(k), *map(len, keys)}) > 1 or len({len(q), *map(len, queries)}) > 1:
+        if found and (len(q), len(k)) != (len(found[0][2]), len(found[0][3])):
             raise ValueError(f"{path} has {len(q)} heads of {len(k)} keys, unlike others; expected `layers` alike")
-        queries.append(q)
-        keys.append(k)
-        heads += [(layer, head) for head in range(len(q))]
-        scales += [_scale_of(path, attention, q)] * len(q)
-    if not heads:
+        found.append((layer, _scale_of(path, attention, q), q, k))
+    if not found:
         raise ValueError(f"no layer of {sorted(wanted or ())} turns; expected layers that do")
-    return HeadFeatures(np.concatenate(queries), np.concatenate(keys), heads, np.asarray(scales))
+    layers, scales, queries, keys = zip(*found, strict=True)
+    heads = [(layer, head) for layer in layers for head in range(len(queries[0]))]
+    return HeadFeatures(np.concatenate(queries), np.concatenate(keys), heads, np.repeat(scales, len(queries[0])))
 
 
 def _scale_of(path: str, attention: Module, q: np.ndarray) -> float:

@@ -326,17 +326,11 @@ def _check_parameters(attention: Module, called: Mapping[str, Any]) -> None:
 
 def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions) -> Callable[..., Any]:
     """A function with the parameters of a model's own, that turns by the positions which come in place of a table."""
-    names = [*inspect.signature(rotation).parameters]
-    first = min(names.index(one) for one in ("cos", "sin", "freqs_cis") if one in names)
-    features = [name for name in names[:first] if name != "v"]
-    has_heads_last = layout_reader(rotation)
 
-    def rotate(*arguments: Any, **options: Any) -> Any:
-        named = dict(zip(names, arguments, strict=False)) | options
-        heads_last = has_heads_last(named, named[features[0]].ndim)
+    def rotate(named: dict[str, Any], features: list[str], heads_last: bool) -> Any:
         places, number, back = _read_positions(named, positions)
         rotary = positions.turning_module(number)
-        given = tuple(named[name] for name in features[:2] if named.get(name) is not None)
+        given = tuple(named[name] for name in features if named.get(name) is not None)
         if len(given) == 1 and rotary.phases is not None:
             raise ValueError("phases are learned, but this model rotates q and k alike; expected frequencies alone")
         found = rotate_features(rotary, positions.turns_last, given, -places if back else places, heads_last)
@@ -345,7 +339,7 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions) -
             positions.__dict__["rotated"] = (*turned, back, number)
         return found if len(given) == 2 else found[0]
 
-    return rotate
+    return wrap(rotation, rotate)
 
 
 def _read_positions(arguments: Mapping[str, Any], positions: Positions) -> tuple[Any, int, bool]:
@@ -359,13 +353,22 @@ def _read_positions(arguments: Mapping[str, Any], positions: Positions) -> tuple
     return places, arguments["sin"].shape[0] - 1, arguments["sin"].ndim == 3
 
 
-def layout_reader(rotation: Callable[..., Any]) -> Callable[[Mapping[str, Any], int], bool]:
-    """Return a function that says of named arguments, with features of 3 or 4 axes, whether heads come after tokens."""
-    usual = inspect.signature(rotation).parameters.get("unsqueeze_dim")
-    if usual is not None:
-        return lambda named, _: named.get("unsqueeze_dim", usual.default) in (2, -2)
-    by_shape = {axes: _has_heads_last(rotation, axes) for axes in (3, 4)}
-    return lambda _, axes: by_shape[axes]
+def wrap(rotation: Callable[..., Any], run: Callable[[dict[str, Any], list[str], bool], Any]) -> Callable[..., Any]:
+    """A function that gives `run` its arguments by name, names of queries and keys, and whether heads follow tokens."""
+    parameters = inspect.signature(rotation).parameters
+    names, axis = [*parameters], parameters.get("unsqueeze_dim")
+    first = min(names.index(one) for one in ("cos", "sin", "freqs_cis") if one in names)
+    features = [name for name in names[:first] if name != "v"][:2]
+    by_shape = {axes: axis is None and _has_heads_last(rotation, axes) for axes in (3, 4)}
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        named = dict(zip(names, arguments, strict=False)) | options
+        is_last = by_shape[named[features[0]].ndim]
+        if axis is not None:
+            is_last = named.get("unsqueeze_dim", axis.default) in (2, -2)
+        return run(named, features, is_last)
+
+    return call
 
 
 def _has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:

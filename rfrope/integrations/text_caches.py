@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -82,13 +82,6 @@ def divide(documents: Sequence[np.ndarray], context: int, share: float, seed: in
     return [order[2 * apart :], order[apart : 2 * apart], order[:apart]]
 
 
-class Reading(NamedTuple):
-    """A text that is read whole, from its beginning."""
-
-    ids: np.ndarray  # (tokens,), of int64
-    first: int  # position from which the losses of tokens count
-
-
 def name_cache(model: Module) -> str:
     """Return the parameter by which a model takes a cache: of this transformers, unless it was written for another."""
     taken = inspect.signature(model.forward).parameters
@@ -97,9 +90,9 @@ def name_cache(model: Module) -> str:
 
 
 @torch.no_grad()
-def read_whole(model: Module, reading: Reading) -> Tensor:
-    """Return the mean loss (1,) of the tokens of a text that count, in nats; it is read in chunks with a cache."""
-    ids = torch.from_numpy(reading.ids)[None].to(next(model.parameters()).device)
+def read_whole(model: Module, tokens: np.ndarray, least: int) -> Tensor:
+    """Return the mean loss (1,) of tokens from a position on, in nats; the text is read in chunks with a cache."""
+    ids = torch.from_numpy(tokens)[None].to(next(model.parameters()).device)
     cache, name, losses = None, name_cache(model), []
     for first in range(0, ids.shape[1] - 1, CHUNK):
         some, wanted = ids[:, first : first + CHUNK], ids[0, first + 1 : first + CHUNK + 1]
@@ -108,7 +101,7 @@ def read_whole(model: Module, reading: Reading) -> Tensor:
         cache = next(found[one] for one in _CACHES if one in found)
         logits = found.logits[0, : len(wanted)].float()
         losses.append(torch.nn.functional.cross_entropy(logits, wanted, reduction="none"))
-    return torch.cat(losses)[max(reading.first - 1, 0) :].mean()[None]
+    return torch.cat(losses)[max(least - 1, 0) :].mean()[None]
 
 
 def load(path: str) -> tuple[Any, Any]:
@@ -192,20 +185,11 @@ def spread_windows(
     return found
 
 
-class CachedText(NamedTuple):
-    """A text with keys and values of each layer."""
-
-    ids: Tensor  # (1, tokens)
-    keys: dict[int, Tensor]  # before their rotation, (1, heads, tokens, d)
-    values: dict[int, Tensor]  # the same
-    rotated: dict[int, int]  # number of the rotary module, by layer that rotates
-
-
 class TextCaches:
     """Caches of texts that a model has read, and losses of their windows."""
 
     def __init__(self, model: Module) -> None:
-        self._model, self._cache, self._texts = model, name_cache(model), list[CachedText]()
+        self._model, self._cache, self._texts = model, name_cache(model), list[RecordingCache]()
         self._attention = [one for one in model.modules() if any(rotations.rotating_methods(one))]
 
     @torch.no_grad()
@@ -216,10 +200,12 @@ class TextCaches:
         end = len(ids)
         try:
             positions = _positions(self._model)
-            with RecordingCache(positions, end) as cache:
-                for cache.first in range(0, end, CHUNK):
-                    wanted = self._probabilities(tokens, cache.first, min(cache.first + CHUNK, end), cache)
-            text = cache.finish(tokens)
+            text = RecordingCache(positions, tokens)
+            with ExitStack() as undo:
+                rotations.swap(positions.__dict__, "rotated", None, undo)
+                for text.first in range(0, end, CHUNK):
+                    wanted = self._probabilities(tokens, text.first, min(text.first + CHUNK, end), text)
+            text.finish()
             found = self._probabilities(tokens, end - 2, end, PrefixCache(text, end - 2, positions))
         except FloatingPointError as error:
             raise ValueError(f"{name} cannot read a text: {error}") from error
@@ -275,22 +261,17 @@ class _TextCache(DynamicCache):
 
 
 class RecordingCache(_TextCache):
-    """A cache of a whole text, with room for all of it, that also has keys before their rotation while it is entered.
+    """A cache of a whole text, with room for all of it, that also has keys before their rotation.
 
     A cache that grows by joining leaves as much memory unused between its parts as it holds.
     """
 
-    def __init__(self, positions: Module, tokens: int) -> None:
+    def __init__(self, positions: Module, ids: Tensor) -> None:
         super().__init__(positions, 0)
-        self._tokens, self._rotated = tokens, dict[int, int]()
-        self._made = dict[int, list[Tensor]]()  # keys, rotated, values, and keys before their rotation
-
-    def __enter__(self) -> Self:
-        self.positions.__dict__["rotated"] = None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        del self.positions.__dict__["rotated"]
+        self.ids = ids  # (1, tokens)
+        # by layer, (1, heads, tokens, d): keys before their rotation, values, and rotated keys
+        self.keys, self.values, self._turned = dict[int, Tensor](), dict[int, Tensor](), dict[int, Tensor]()
+        self.rotated = dict[int, int]()  # number of the rotary module, by layer that rotates
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Note the keys of a layer, rotated just now or, in a layer without RoPE, not at all; return all so far."""
@@ -300,31 +281,27 @@ class RecordingCache(_TextCache):
             raise FloatingPointError(f"keys of layer {layer_idx} are NaN or infinite")
         if noted is not None:
             plain, turned, is_back, number = noted
-            self._rotated[layer_idx] = number
+            self.rotated[layer_idx] = number
             if is_back or turned.shape != key.shape or not torch.equal(turned, key):
                 raise ValueError(f"layer {layer_idx} changes keys after their rotation")
-        if layer_idx not in self._made:
-            self._made[layer_idx] = [
-                one.new_empty((*one.shape[:2], self._tokens, one.shape[3])) for one in (key, value, plain)
-            ]
-        end, made = self.first + key.shape[2], self._made[layer_idx]
-        for whole, part in zip(made, (key, value, plain), strict=True):
-            whole[:, :, self.first : end] = part
-        return made[0][:, :, :end], made[1][:, :, :end]
+        end = self.first + key.shape[2]
+        for wholes, part in ((self._turned, key), (self.values, value), (self.keys, plain)):
+            if layer_idx not in wholes:
+                wholes[layer_idx] = part.new_empty((*part.shape[:2], self.ids.shape[1], part.shape[3]))
+            wholes[layer_idx][:, :, self.first : end] = part
+        return self._turned[layer_idx][:, :, :end], self.values[layer_idx][:, :, :end]
 
-    def finish(self, tokens: Tensor) -> CachedText:
-        """Return what was read, and hold it no longer."""
-        keys, values = dict[int, Tensor](), dict[int, Tensor]()
-        for layer in [*self._made]:
-            _, value, key = self._made.pop(layer)
-            keys[layer], values[layer] = _small(key), _small(value)
-        return CachedText(tokens, keys, values, self._rotated)
+    def finish(self) -> None:
+        """Hold rotated keys no longer, and the others and values in half precision."""
+        for layer in [*self._turned]:
+            del self._turned[layer]
+            self.keys[layer], self.values[layer] = _small(self.keys[layer]), _small(self.values[layer])
 
 
 class PrefixCache(_TextCache):
     """A cache of the tokens of a text before one, whose keys are rotated on demand."""
 
-    def __init__(self, text: CachedText, first: int, positions: Module) -> None:
+    def __init__(self, text: RecordingCache, first: int, positions: Module) -> None:
         super().__init__(positions, first)
         self._text = text
 

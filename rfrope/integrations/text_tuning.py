@@ -17,7 +17,6 @@ from rfrope._core.parallel import show_progress
 from rfrope.integrations import tuning
 from rfrope.integrations.halving import Halving, frozen
 from rfrope.integrations.text_caches import (
-    Reading,
     TextCaches,
     Windows,
     divide,
@@ -179,14 +178,13 @@ def tune(
     learning, choosing, judging = divide(documents, context, _HELD_OUT, rng)
     caches = TextCaches(model)
 
-    def loss(one: Windows | Reading) -> Any:
+    def loss(one: Any) -> Any:
         if isinstance(one, Windows):
             return caches.losses(one)
         caches.forget()  # held-out documents come last
-        return read_whole(model, one)
+        return read_whole(model, *one)
 
-    held_out = {"within": [Reading(one[:trained], 0) for one in judging]}
-    held_out["beyond"] = [Reading(one, trained) for one in judging]
+    held_out = {"within": [(one[:trained], 0) for one in judging], "beyond": [(one, trained) for one in judging]}
     drawn = {"texts": len(learning), "context": context, "length": length, "seed": rng}
     validation = spread_windows(range(len(learning), len(learning) + len(choosing)), trained, context, length, rng + 1)
 

@@ -89,12 +89,12 @@ def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch, name):
         "a wrapper's": lambda *given, **options: run(*given, **options),
     }
     monkeypatch.setitem(vars(model), "forward", forwards[name])
-    readings = [text_caches.Reading(documents(1)[0][:end], first) for end, first in ((TRAINED, 0), (None, TRAINED))]
+    readings = [(documents(1)[0][:end], first) for end, first in ((TRAINED, 0), (None, TRAINED))]
     found = []
     for chunk in (1024, 7, 95):  # the last token alone has no loss
         monkeypatch.setattr(text_caches, "CHUNK", chunk)
         with replace_rotary(model, rfrope.Rope(rfrope.geometric(8), attention_factor=1.1)):
-            found.append(torch.stack([text_caches.read_whole(model, one) for one in readings]))
+            found.append(torch.stack([text_caches.read_whole(model, *one) for one in readings]))
     for other in found[1:]:
         torch.testing.assert_close(found[0], other, rtol=1e-5, atol=1e-5)
 
