@@ -18,7 +18,6 @@ import rfrope
 from benchmarks import machine
 from benchmarks.rotation_peers import need
 from benchmarks.timing import Entry, Missing
-from rfrope import heads
 
 BLOCKS = 64
 _NUMPY_CHUNK, _TORCH_CHUNK = 2**8, 2**12  # trials
@@ -280,43 +279,7 @@ def numpy_factors(problem: Draws) -> Entry:
     return Entry("numpy.linalg.qr", lambda: np.linalg.qr(matrices))
 
 
-# -- profiles ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Profiled:
-    """Queries and keys of so many tokens, and all lags behind."""
-
-    tokens: int
-
-    @cached_property
-    def arguments(self) -> tuple[np.ndarray, ...]:
-        q, k = np.random.default_rng(0).standard_normal((2, self.tokens, 2 * BLOCKS))
-        return q, k, -np.arange(self.tokens), rfrope.geometric(BLOCKS)
-
-
-def ours_profile(problem: Profiled) -> Entry:
-    return Entry(
-        "rfrope",
-        lambda: heads.profile(*problem.arguments, pairs="occurring"),
-        lambda found: found.mean[: problem.tokens],
-    )
-
-
-def numpy_profile(problem: Profiled) -> Entry:
-    """Mean scores alone, without spread, errors, cosines, sines or blocks: one product, and its diagonals."""
-    q, k, lags, omega = problem.arguments
-    at = np.arange(problem.tokens)
-
-    def call() -> np.ndarray:
-        scores = rfrope.rotate(q, at, omega) @ rfrope.rotate(k, at, omega).T
-        return np.asarray([np.mean(np.diagonal(scores, lag)) for lag in lags])
-
-    return Entry("NumPy, diagonals of scores", call, lambda found: found)
-
-
 PEERS: dict[str, Callable[[Any], Entry]] = {
-    "NumPy, diagonals of scores": numpy_profile,
     "NumPy, vectorised": numpy_scores,
     "NumPy, vectorised, on threads": numpy_scores_on_threads,
     "torch float32, vectorised": torch_scores,

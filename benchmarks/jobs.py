@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import estimator_peers, process_peers, rotation_peers
-from benchmarks.estimator_peers import BLOCKS, Draws, Lags, Profiled, Scores
+from benchmarks.estimator_peers import BLOCKS, Draws, Lags, Scores
 from benchmarks.process_peers import GAUSSIAN, INPUTS, KERNEL, MATERN, ROTATE, SCORES, Process
 from benchmarks.rotation_peers import Rotation
 from benchmarks.timing import Entry
@@ -31,7 +31,6 @@ ROWS = (
     "never behind onnxruntime or torch complex",
     "decode step through a prepared Rope",
     "sample, 65536 blocks",
-    "heads.profile, pairs that occur",
     "sample, orthogonal directions in 256 axes",
 )
 
@@ -95,11 +94,10 @@ class Sizes:
     samples: int = 2**20
     lags: int = 2**17
     draws: int = 2**16
-    paired: int = 2000
     axes: int = 256
 
 
-FULL, TINY = Sizes(), Sizes(tokens=16, trials=2**10, samples=2**12, lags=2**8, draws=2**12, paired=40, axes=16)
+FULL, TINY = Sizes(), Sizes(tokens=16, trials=2**10, samples=2**12, lags=2**8, draws=2**12, axes=16)
 
 _COPY, _ONNX = "parallel copy", "onnxruntime RotaryEmbedding"
 _EAGER, _COMPILED = "Hugging Face formula, torch eager", "Hugging Face formula, torch.compile"
@@ -245,17 +243,7 @@ def _others(sizes: Sizes) -> list[Job]:
             Draws(4 * sizes.axes, f"gaussian(ndim={sizes.axes})", "orthogonal"),
             estimator_peers.ours_draws,
             ("numpy.linalg.qr",),
-            (Target(16, 3.0, "numpy.linalg.qr"),),
-        ),
-        Job(
-            f"heads.profile of the pairs that occur, {sizes.paired} tokens at as many lags, 64 blocks",
-            Profiled(sizes.paired),
-            estimator_peers.ours_profile,
-            ("NumPy, diagonals of scores",),
-            (Target(15, 0.3),),
-            "s",
-            1.0,
-            _same_sums,
+            (Target(15, 3.0, "numpy.linalg.qr"),),
         ),
     ]
 

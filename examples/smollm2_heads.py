@@ -24,7 +24,7 @@ import numpy as np
 
 import rfrope
 from rfrope.data import smollm2_heads
-from rfrope.heads import effective_offset, profile
+from rfrope.heads import effective_offset
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 INDUCTION = (18, 6)  # layer and head
@@ -146,10 +146,11 @@ def induction(model: Any, length: int) -> tuple[float, int, int, float]:
     group, one = divmod(head, seen.q.shape[2])
     q, k, omega = seen.q[layer, group, one], seen.k[layer, group, 0], frequencies(model)
     looks = float(np.diagonal(seen.attention[layer, head], 1 - length)[1:].mean())
+    scores = rfrope.scores(q, k, np.arange(len(q)), np.arange(len(k)), omega)
     lags = np.arange(-2 * length + 12, 0)  # further back fewer than a dozen pairs occur
-    occurring = profile(q, k, lags, omega, pairs="occurring")
+    occurring = [np.diagonal(scores, lag).mean() for lag in lags]
     found = effective_offset(q, k, omega)
-    return looks, int(lags[np.argmax(occurring.mean)]), int(found.lag), float(found.mass)
+    return looks, int(lags[np.argmax(occurring)]), int(found.lag), float(found.mass)
 
 
 def main() -> None:

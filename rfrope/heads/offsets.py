@@ -19,7 +19,7 @@ from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
 from rfrope._core.results import returned_as_given
 from rfrope.heads.peaks import Peak, angles_at, peak_of_waves, values_at
-from rfrope.heads.reading import Sides, check_paired
+from rfrope.heads.reading import check_paired, split_sides
 
 _NEAR = 0.5  # positions: peaks this close are the same, as lags between tokens are whole
 _GRID = (8, 32)  # grid points per position, and per turn of the fastest block, on which resamples find their peak
@@ -187,8 +187,8 @@ def _read_head(
 ) -> dict[str, Any]:
     """Return the fields of `EffectiveOffset` for one head; `draws` has one array if queries and keys are paired."""
     turned, low, high = len(omega), float(lags[0]), float(lags[-1])
-    sides = Sides.split(tokens, len(draws) == 1, turned, np)
-    a, b = (value[0] for value in sides.mean)
+    mean, *sides, _ = split_sides(tokens, np)
+    a, b = (value[0] for value in mean)
     rest, a, b = float(np.sum(a[turned:])), a[:turned], b[:turned]
     peak = peak_of_waves(omega, a, b, low, high)
     score = values_at(lags, omega, scale * a, scale * b)
@@ -200,9 +200,9 @@ def _read_head(
     stderr, there = math.nan, angles_at(np.asarray(peak.offset), omega)
     (bend,) = sums.derivatives(there, a, b, (2,))
     if low < peak.offset < high and bend < 0.0:
-        effects = [(x[:, :turned], y[:, :turned]) for x, y in (sides.queries, sides.keys)]
+        effects = [(x[:, :turned], y[:, :turned]) for x, y in sides]
         slopes = [np.asarray(sums.derivatives(there, *one, (1,))[0]) for one in effects]
-        parts = [slopes[0] + slopes[1]] if sides.paired else slopes
+        parts = [slopes[0] + slopes[1]] if len(draws) == 1 else slopes
         stderr = math.sqrt(sum(float(np.var(part, ddof=1)) / len(part) for part in parts)) / -float(bend)
     return {
         "offset": peak.offset,

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from rfrope._core import angles, array, blocks, sums
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import choice, flag, positive
+from rfrope._core.arguments import flag, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import MAGNITUDES, Tokens
-from rfrope._core.dispatch import CPU, dispatched
 from rfrope._core.results import Result
 from rfrope._core.sums import CosSin, root
 
@@ -25,7 +21,7 @@ class Profile(Result):
     """Mean scores by lag, before softmax; see `heads.profile`.
 
     For lags of shape P (for k axes without the last one) and q and k with leading axes, such as heads, all fields
-    except `lags` and `count` have the shape ``(..., *P)``. All scores include the given `scale`.
+    except `lags` have the shape ``(..., *P)``. All scores include the given `scale`.
 
     Attributes
     ----------
@@ -37,8 +33,6 @@ class Profile(Result):
         Standard deviation of the score over the pairs.
     stderr : array
         Standard error of the mean, for independent tokens; NaN for fewer than two.
-    count : array, P
-        Number of pairs in the mean, as floats.
     cosine, sine : array
         Mean of ``sum_i A_i cos u_i`` and of ``sum_i B_i sin u_i``. Unrotated features count as cosines.
     blocks : array, ``(..., D, *P)``
@@ -60,18 +54,9 @@ class Profile(Result):
     mean: Array
     spread: Array
     stderr: Array
-    count: Array
     cosine: Array
     sine: Array
     blocks: Array
-
-
-class Pairs(NamedTuple):
-    """Rows of q and k at each lag: ``i[first[lag]:first[lag + 1]]`` in ascending order, and the same for j."""
-
-    first: np.ndarray
-    i: np.ndarray
-    j: np.ndarray
 
 
 @array.select_device
@@ -83,13 +68,12 @@ def profile(
     *,
     shift: Array | None = None,
     pairing: str = "half",
-    pairs: str = "all",
-    q_positions: Array | None = None,
-    k_positions: Array | None = None,
     paired: bool = True,
     scale: float = 1.0,
 ) -> Profile:
     """Return the mean score by lag of queries and keys, with its spread, cosine and sine parts, and blocks.
+
+    The mean is over every query with every key, put at that lag whatever their positions: the effect of the lag.
 
     Parameters
     ----------
@@ -105,13 +89,6 @@ def profile(
         axes of `k`. A and B are then those of the shifted keys.
     pairing : {"half", "interleaved"}
         Features that form a block; ignored for magnitudes.
-    pairs : {"all", "occurring"}
-        Pairs to average over. "all": every query with every key, put at that lag whatever their positions, which shows
-        the effect of the lag. "occurring": the pairs at that lag, ``k_position - q_position == lags``, which shows what
-        the head sees in this text, where lag and content go together.
-    q_positions, k_positions : array_like, optional
-        For "occurring" pairs: ``(n,)`` and ``(m,)``, or ``(n, k)`` and ``(m, k)``. Default for one axis:
-        ``0, 1, 2, ...``
     paired : bool
         True if row i of q and row i of k belong to the same token, as in self-attention; they must then be equally
         many. Affects only `stderr`.
@@ -121,15 +98,14 @@ def profile(
     Returns
     -------
     Profile
-        Arrays in float64 where the library has it. Lags at which no pair occurs have NaN.
+        Arrays in float64 where the library has it.
 
     Raises
     ------
     ValueError
         If shapes do not fit, there are no tokens or blocks, frequencies are more than one set, a magnitude is negative,
-        a feature, lag or position is NaN or infinite (features are checked only where that is free: not on devices, in
-        JAX or in Dask), q and k are paired but differ in number, positions are given for all pairs or missing for
-        several axes, or an option is unknown.
+        a feature or lag is NaN or infinite (features are checked only where that is free: not on devices, in JAX or in
+        Dask), or q and k are paired but differ in number.
     TypeError
         If features are not real floating, or arrays are of different libraries.
 
@@ -152,49 +128,52 @@ def profile(
     For a polar Rope ``A_i = m_i m'_i cos(shift_i)`` and ``B_i = -m_i m'_i sin(shift_i)``: `mean`, over its value at
     lag 0, is the kernel that a trained polar head has arrived at.
 
-    Source: the exact decomposition of the RF-RoPE paper. With "occurring" pairs lags and positions are copied to the
-    host.
+    Source: the exact decomposition of the RF-RoPE paper.
 
     Examples
     --------
     The previous-token head of SmolLM2, all pairs of 169 tokens at each lag. The peak is at -1:
 
-    >>> from rfrope.data import smollm2_heads
-    >>> heads = smollm2_heads()
+    >>> import numpy as np, rfrope
+    >>> heads = rfrope.data.smollm2_heads()
     >>> q, k, omega = heads["previous_q"], heads["previous_k"], heads["inv_freq"]
     >>> found = profile(q, k, [0, -1, -2, -3], omega, scale=1 / 8)
     >>> found.mean.round(1), found.spread.round(1), found.stderr.round(2)
     (array([-2.2,  2.7,  0.2, -7.5]), array([0.9, 0.9, 1.1, 1.6]), array([0.05, 0.08, 0.08, 0.12]))
 
-    A peak off lag 0 needs sines, and neighbouring pairs score there like any others:
+    A peak off lag 0 needs sines, and pairs that occur at a lag score there like any others:
 
     >>> found.cosine.round(1), found.sine.round(1)
     (array([ -2.2,  -4. ,  -7.9, -11.1]), array([0. , 6.7, 8.1, 3.6]))
-    >>> profile(q, k, [0, -1, -2, -3], omega, pairs="occurring", scale=1 / 8).mean.round(1)
-    array([-1.9,  2.7,  0.2, -7.5])
+    >>> scores = rfrope.scores(q, k, np.arange(169), np.arange(169), omega) / 8
+    >>> [round(float(np.diagonal(scores, lag).mean()), 1) for lag in (0, -1, -2, -3)]
+    [-1.9, 2.7, 0.2, -7.5]
     """
-    choice("pairs", pairs, ("all", "occurring"))
-    scale, positions = positive("scale", scale), {"q_positions": q_positions, "k_positions": k_positions}
-    polar = bool(getattr(frequencies, "polar", False))
-    held = angles.frequencies_of(frequencies, pairing, 1.0, q, "q", polar)
-    others = positions | {"shift": shift}
+    scale, polar = positive("scale", scale), bool(getattr(frequencies, "polar", False))
+    held, others = angles.frequencies_of(frequencies, pairing, 1.0, q, "q", polar), {"shift": shift}
     read = angles.read(lags, held, name="lags", minimum=1, shapes="one", other_arguments=others, q=q, k=k)
-    xp, device = read.xp, read.device
-    tokens = blocks.tokens(q, k, xp, device, MAGNITUDES if polar else pairing, read.blocks)
+    xp, device, turned = read.xp, read.device, read.blocks
+    tokens = blocks.tokens(q, k, xp, device, MAGNITUDES if polar else pairing, turned)
     tokens = tokens if shift is None else _shift_keys(tokens, shift, read)
     check_paired(paired, tokens)
-    if pairs == "all" and not (q_positions is None and k_positions is None):
-        raise ValueError("q_positions or k_positions is given, but pairs is 'all'; expected pairs='occurring'")
-    shape = read.shape[:-1]
-    read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
-    rows = None if pairs == "all" else _row_pairs(q_positions, k_positions, read.positions, tokens)
-    number, spread, stderr, cosine, sine, by_block = _collect_by_lags(
-        Sides.split(tokens, paired, read.blocks, xp), read, rows
-    )
-    cosine, sine = scale * cosine, scale * sine
-    values = (cosine + sine, scale * spread, scale * stderr, number, cosine, sine, scale * by_block)
+    shape, omega = read.shape[:-1], read.frequencies
+    if n_still := tokens.q_1.shape[-1] - turned:  # features that are not turned are blocks whose frequency is 0
+        space = array.namespace(frequencies=omega)
+        with array.library(omega).eager(omega):
+            none = space.broadcast_to(space.zeros_like(omega[:1, :]), (n_still, omega.shape[-1]))
+            omega = space.concat([omega, none], axis=0)
+    rows = xp.reshape(read.positions, (-1, read.positions.shape[-1]))
+    still, sides = read._replace(positions=rows, frequencies=omega), split_sides(tokens, xp)
+    heads = math.prod(array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]}))
+    largest = heads * max(tokens.q_1.shape[-2], tokens.k_1.shape[-2], still.blocks)
+    found = [
+        _average_pairs(sides, paired, turned, CosSin.from_angles(still.select_positions(span)))
+        for span in sums.parts(max(1, rows.shape[0]), largest)  # no lags: arrays without elements, of the same shapes
+    ]
+    columns = (scale * xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
+    spread, error, cosine, sine, by_block = (xp.reshape(one, (*one.shape[:-1], *shape)) for one in columns)
     lags = array.numbers(lags, xp, name="lags", device=device)
-    return Profile(lags, *(xp.reshape(value, (*value.shape[:-1], *shape)) for value in values))
+    return Profile(lags, cosine + sine, spread, error, cosine, sine, by_block)
 
 
 # -- the mean over all pairs -------------------------------------------------------------------------------------------
@@ -225,73 +204,41 @@ def _shift_keys(tokens: Tokens, shift: Any, read: Angles) -> Tokens:
     return tokens._replace(k_1=tokens.k_1 * cos - tokens.k_2 * sin, k_2=tokens.k_1 * sin + tokens.k_2 * cos)
 
 
-class Sides(NamedTuple):
-    """Queries and keys, their deviations from the mean, and coefficients ``(..., tokens, blocks)``.
+def split_sides(tokens: Tokens, xp: ModuleType) -> tuple[Any, Any, Any, Tokens]:
+    """Return coefficients ``(..., tokens, blocks)`` and deviations from the means.
 
-    Those of a side combine its deviations with the mean of the other; `mean` has those of the two means.
+    Coefficients are those of the mean query with the mean key, of deviations of queries with the mean key, and of the
+    mean query with deviations of keys.
     """
-
-    tokens: Tokens
-    apart: Tokens
-    mean: tuple[Array, Array]
-    queries: tuple[Array, Array]
-    keys: tuple[Array, Array]
-    paired: bool
-    turned: int  # blocks
-
-    @classmethod
-    def split(cls, tokens: Tokens, paired: bool, turned: int, xp: ModuleType) -> Sides:
-        """Return the sides of tokens with `turned` rotated blocks."""
-        mean = Tokens(*(xp.mean(part, axis=-2, keepdims=True) for part in tokens))
-        apart = Tokens(*(part - one for part, one in zip(tokens, mean, strict=True)))
-        queries = Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2).coefficients()
-        keys = Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2).coefficients()
-        return cls(tokens, apart, mean.coefficients(), queries, keys, paired, turned)
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Return the numbers of queries and of keys."""
-        return self.tokens.q_1.shape[-2], self.tokens.k_1.shape[-2]
+    mean = Tokens(*(xp.mean(part, axis=-2, keepdims=True) for part in tokens))
+    apart = Tokens(*(part - one for part, one in zip(tokens, mean, strict=True)))
+    queries = Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2).coefficients()
+    keys = Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2).coefficients()
+    return mean.coefficients(), queries, keys, apart
 
 
-def _collect_by_lags(sides: Sides, read: Angles, rows: Callable[[slice], Pairs] | None) -> tuple[Array, ...]:
-    """Count, spread, standard error, means of cosines and of sines, and of each block, some lags at a time."""
-    xp, lags, parts = read.xp, read.positions.shape[0], (sides.tokens.q_1, sides.tokens.k_1)
-    lead = math.prod(array.broadcast_shapes({"q": parts[0].shape[:-2], "k": parts[1].shape[:-2]}))
-    still, omega, found = read, read.frequencies, []
-    if n_still := parts[0].shape[-1] - read.blocks:  # features that are not turned are blocks whose frequency is 0
-        space = array.namespace(frequencies=omega)
-        with array.library(omega).eager(omega):
-            none = space.broadcast_to(space.zeros_like(omega[:1, :]), (n_still, omega.shape[-1]))
-            still = read._replace(frequencies=space.concat([omega, none], axis=0))
-    rows = rows if lags else None  # no lags: arrays without elements, of the same shapes
-    for span in sums.parts(max(1, lags), lead * max(*sides.sizes, still.blocks)):
-        waves = CosSin.from_angles(still.select_positions(span))
-        means = _average_all_pairs(sides, waves) if rows is None else _sum_occurring_pairs(sides, waves, rows(span))
-        found.append(means)
-    return tuple(xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
-
-
-def _average_all_pairs(sides: Sides, waves: CosSin) -> tuple[Array, ...]:
-    """As `_collect_by_lags`, at waves ``(L, blocks)``."""
-    xp, (n, m) = waves.xp, sides.sizes
-    joint = _joint_variance(sides.apart, waves)
+def _average_pairs(
+    sides: tuple[Any, Any, Any, Tokens], paired: bool, turned: int, waves: CosSin
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Spread, standard error, means of cosines and of sines, and of each turned block, at waves ``(L, blocks)``."""
+    (mean, queries, keys, apart), xp = sides, waves.xp
+    n, m = apart.q_1.shape[-2], apart.k_1.shape[-2]
+    joint = _joint_variance(apart, waves)
     # effect of each token on the mean, as a query and as a key
-    as_q, as_k = (waves.total(a[..., None, :], b[..., None, :]) for a, b in (sides.queries, sides.keys))
+    as_q, as_k = (waves.total(a[..., None, :], b[..., None, :]) for a, b in (queries, keys))
     of_q, of_k = (xp.sum(side * side, axis=-2) for side in (as_q, as_k))
     variance = of_q / float(n) + of_k / float(m) + joint
     if min(n, m) < 2:
         error = xp.full_like(variance, math.nan)
     else:
         error = of_q / (n * (n - 1.0)) + of_k / (m * (m - 1.0))
-        if sides.paired:
+        if paired:
             error = xp.sum((as_q + as_k) ** 2, axis=-2) / (n * (n - 1.0))
         once = joint / ((n - 1.0) * (m - 1.0))  # both parts hold it, because the means are those of these tokens
         error = xp.where(error > 2.0 * once, error - once, once)
-    number = xp.full_like(waves.cos[..., 0], float(n) * float(m))
-    cosines, sines = waves.block_terms(*sides.mean)
-    by_block = xp.matrix_transpose(cosines[..., : sides.turned] + sines[..., : sides.turned])
-    return number, root(variance, xp), root(error, xp), *waves.summed(*sides.mean), by_block
+    cosines, sines = waves.block_terms(*mean)
+    by_block = xp.matrix_transpose(cosines[..., :turned] + sines[..., :turned])
+    return root(variance, xp), root(error, xp), *waves.summed(*mean), by_block
 
 
 def _joint_variance(apart: Tokens, waves: CosSin) -> Array:
@@ -305,93 +252,3 @@ def _joint_variance(apart: Tokens, waves: CosSin) -> Array:
     both_b = q_22 * k_11 - q_21 * k_12 - q_12 * k_21 + q_11 * k_22
     a_and_b = q_12 * k_11 - q_11 * k_12 + q_22 * k_21 - q_21 * k_22
     return array.clip(waves.mean_square(both_a, a_and_b, both_b), 0.0, None, xp)  # rounding may leave less than nothing
-
-
-# -- the mean over pairs that occur ------------------------------------------------------------------------------------
-
-
-@dispatched(CPU.sums)
-def _sum_occurring_pairs(sides: Sides, waves: CosSin, rows: Pairs) -> tuple[Array, ...]:
-    """As `_average_all_pairs`, for the rows of q and k that are at each lag, of which several may share a token.
-
-    A score is what its query adds, what its key adds, and a rest. The rests are uncorrelated; a token adds its part as
-    often as it is in a pair.
-    """
-    xp, tokens, found, (n, m) = waves.xp, sides.tokens, [], sides.sizes
-    device = array.device(tokens.q_1)
-    for lag in range(waves.cos.shape[0]):
-        i, j = (index[rows.first[lag] : rows.first[lag + 1]] for index in (rows.i, rows.j))
-        wave, at = waves.row(lag), [array.from_host(index, xp, device=device) for index in (i, j)]
-        taken = Tokens(
-            *(xp.take(part, at[0], axis=-2) for part in (tokens.q_1, tokens.q_2)),
-            *(xp.take(part, at[1], axis=-2) for part in (tokens.k_1, tokens.k_2)),
-        )
-        coefficients = taken.coefficients()
-        score, from_q, from_k = (wave.total(*each) for each in (coefficients, sides.queries, sides.keys))
-        divisor = float(len(i)) or math.nan
-        apart_score = score - xp.sum(score, axis=-1, keepdims=True) / divisor
-        spread = root(xp.sum(apart_score * apart_score, axis=-1) / divisor, xp)
-        pairs = len(i)
-        if min(n, m, pairs) < 2:
-            error = xp.full_like(spread, math.nan)
-        else:
-            parts = []
-            for part, index in ((from_q, i), (from_k, j)):
-                times = np.bincount(index, minlength=part.shape[-1]).astype(np.float64)
-                parts.append(part * array.astype(array.from_host(times, xp, device=device), part.dtype, xp))
-            rest = score - xp.take(from_q, at[0], axis=-1) - xp.take(from_k, at[1], axis=-1)
-            rest = rest - xp.mean(rest, axis=-1, keepdims=True)
-            squares = xp.sum(rest * rest, axis=-1) * (pairs / (pairs - 1.0))
-            for side in [parts[0] + parts[1]] if sides.paired else parts:
-                squares = squares + xp.sum(side * side, axis=-1) * (side.shape[-1] / (side.shape[-1] - 1.0))
-            error = root(squares / float(pairs) ** 2, xp)
-        number = xp.full((), float(pairs), dtype=score.dtype, device=device)
-        mean = [xp.sum(part, axis=-2) / divisor for part in coefficients]
-        cosines, sines = wave.block_terms(*mean)
-        by_block = cosines[..., : sides.turned] + sines[..., : sides.turned]
-        found.append((number, spread, error, *wave.summed(*mean), by_block))
-    return tuple(xp.stack(list(column), axis=-1) for column in zip(*found, strict=True))
-
-
-def _row_pairs(q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens) -> Callable[[slice], Pairs]:
-    """Return a function that finds the rows of q and k at some of the lags, on the host."""
-    steps = array.to_host(lags, "lags")
-    q = _host_positions("q_positions", q_positions, tokens.q_1.shape[-2], steps.shape[-1])
-    k = _host_positions("k_positions", k_positions, tokens.k_1.shape[-2], steps.shape[-1])
-    return lambda span: _matches(q + steps[span, None, :], k)
-
-
-def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
-    if value is None and axes > 1:
-        raise ValueError(f"{name} is None; expected positions, as the frequencies have {axes} axes")
-    host = np.arange(rows) if value is None else angles.numbers_on_host(value, name)
-    if host.shape not in ((rows, axes), (rows,)) or host.size != rows * axes or not np.all(np.isfinite(host)):
-        raise ValueError(f"{name} has shape {host.shape}; expected finite positions {(rows, axes)}, one a token")
-    return host.astype(np.float64).reshape(rows, axes)
-
-
-def _matches(targets: np.ndarray, places: np.ndarray) -> Pairs:
-    """Rows i, j with ``targets[lag, i] == places[j]``, of ``(lags, rows, axes)`` and ``(rows, axes)``."""
-    held, wanted = np.zeros(len(places), np.int64), np.zeros(targets.shape[:2], np.int64)
-    found = np.ones(targets.shape[:2], bool)
-    for axis in range(places.shape[-1]):  # places are numbered by their values on the axes so far
-        values, rank = np.unique(places[:, axis], return_inverse=True)
-        at = _found_in(values, targets[..., axis], found)
-        names, held = np.unique(held * len(values) + rank.reshape(-1), return_inverse=True)
-        wanted = _found_in(names, wanted * len(values) + at, found)
-    order, often = np.argsort(held, kind="stable"), np.bincount(held)
-    counts = found * often[wanted]
-    first = np.concatenate([[0], np.cumsum(np.sum(counts, axis=-1))])
-    _, i = np.nonzero(counts)
-    if np.all(often == 1):
-        return Pairs(first, i, order[wanted[found]])
-    counts, begin = counts[counts > 0], (np.cumsum(often) - often)[wanted[found]]
-    within = np.arange(first[-1]) - np.repeat(np.cumsum(counts) - counts, counts)
-    return Pairs(first, np.repeat(i, counts), order[np.repeat(begin, counts) + within])
-
-
-def _found_in(values: np.ndarray, wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Indices of some numbers among sorted ones, 0 where they are not there, and then not `found` either."""
-    at = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
-    found &= values[at] == wanted
-    return np.where(found, at, 0)

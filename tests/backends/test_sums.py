@@ -8,7 +8,7 @@ import pytest
 from campaign import campaign
 from places import NO_LOOPS
 from plain_angles import angles_of
-from rotation_calls import laid, without_backends
+from rotation_calls import laid
 from sum_problems import (
     BOUND,
     LAWS,
@@ -22,7 +22,7 @@ from sum_problems import (
 )
 
 import rfrope
-from rfrope import heads, montecarlo
+from rfrope import montecarlo
 from rfrope._backends import transforms
 from rfrope._core import dispatch, sums
 
@@ -211,47 +211,6 @@ def test_moments_by_transforms_are_the_plain_ones_in_order(odd, lags, in_parts, 
     np.testing.assert_allclose(
         m2[at], ((values - values.mean(axis=1, keepdims=True)) ** 2).sum(axis=1), rtol=1e-7, atol=1e-20
     )
-
-
-# -- pairs of tokens ---------------------------------------------------------------------------------------------------
-
-POSITIONS = {
-    "0, 1, 2, ...": (np.arange(150.0), np.arange(-160.0, 20.0)),
-    "repeated": (np.random.default_rng(3).integers(0, 40, 150) / 4.0, np.arange(-40.0, 40.0) / 4.0),
-    "two axes": (np.random.default_rng(4).integers(0, 9, (150, 2)), np.random.default_rng(5).integers(-5, 12, (40, 2))),
-}
-
-
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("paired", [True, False])
-def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(positions, paired, monkeypatch):
-    """More queries than are kept at hand, more lags than in a tile, heads that share keys, lags without pairs."""
-    at, lags = POSITIONS[positions]
-    rng, axes = np.random.default_rng(6), np.ndim(lags)
-    q, k, omega = (
-        rng.standard_normal((2, 2, 150, 22)),
-        rng.standard_normal((2, 1, 150, 22)),
-        rng.standard_normal((9, axes)),
-    )
-    options = {"pairs": "occurring", "q_positions": at, "k_positions": at, "paired": paired, "pairing": "interleaved"}
-    arguments = (q + 0.5, k, lags, omega if axes > 1 else omega[:, 0])
-    ran, compiled = [], backend.sum_occurring_pairs
-    monkeypatch.setitem(
-        dispatch._FOUND,
-        ("cpu", "sums", "sum_occurring_pairs"),
-        lambda *given: ran.append(len(given)) or compiled(*given),
-    )
-    found = heads.profile(*arguments, **options)
-    with rfrope.threads(1):
-        alone = heads.profile(*arguments, **options)
-    assert ran == [3, 3]
-    with without_backends():
-        wanted = heads.profile(*arguments, **options)
-    assert np.any(wanted.count == 0.0)
-    assert np.max(wanted.count) > 64.0
-    for name, value in vars(wanted).items():
-        np.testing.assert_allclose(getattr(found, name), value, rtol=1e-11, atol=1e-13)
-        assert np.array_equal(getattr(found, name), getattr(alone, name), equal_nan=True)
 
 
 def test_moments_are_transformed_whole_or_not_at_all():

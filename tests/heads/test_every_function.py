@@ -42,11 +42,10 @@ CALLS = {  # of a function that makes an array; by ways that calls of tests/supp
     "offset_of": lambda a: heads.offset_of(a(OMEGA), a(DELTA + LAGS[:3, None]), low=-16.0, weights=a(np.abs(Q[0, :4]))),
     "effective_offset": lambda a: heads.effective_offset(a(Q), a(K[:5]), a(OMEGA), **FEW),
     "profile": lambda a: heads.profile(a(Q), a(K[:5]), a(LAGS), a(OMEGA), **FEW),
-    "profile of pairs": lambda a: heads.profile(a(Q), a(K[:5]), a(LAGS), a(OMEGA), pairs="occurring", **FEW),
-    "profile of a part": lambda a: heads.profile(a(Q), a(K), a(LAGS), a(OMEGA[:2]), pairs="occurring"),
+    "profile of a part": lambda a: heads.profile(a(Q), a(K), a(LAGS), a(OMEGA[:2])),
     "profile in float32": lambda a: heads.profile(a(Q, "float32"), a(K, "float32"), a(LAGS), a(OMEGA)),
     "polar profile": lambda a: polar(a, a(DELTA)),
-    "polar profile of pairs": lambda a: polar(a, DELTA, pairs="occurring"),
+    "polar profile beside NumPy": lambda a: polar(a, DELTA),
     "positional_weights": lambda a: heads.positional_weights(
         a(OMEGA), d_model=9, offset=-2.5, temperature=0.4, constant_index=4, constant=-0.5, pairing="interleaved"
     ),

@@ -1,7 +1,5 @@
 """Profiles of heads: mean scores by lag, their spread and their standard errors."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -33,7 +31,6 @@ def test_profile_is_mean_and_deviation_of_the_scores_of_all_pairs(pairing, width
     np.testing.assert_allclose(found.spread, scores.std(axis=(1, 2)), rtol=1e-12)
     np.testing.assert_allclose(found.cosine, 0.5 * (scores + back).mean(axis=(1, 2)), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(found.sine, 0.5 * (scores - back).mean(axis=(1, 2)), rtol=1e-12, atol=1e-12)
-    assert np.array_equal(found.count, np.full(5, 35.0))
     assert found.blocks.shape == (width, 5)
     assert np.array_equal(found.lags, LAGS)
 
@@ -51,12 +48,12 @@ def test_profile_takes_several_axes_heads_that_share_keys_and_any_shape_of_lags(
     omega, lags = RNG.standard_normal((4, 2)), RNG.standard_normal((3, 1, 2))
     found = heads.profile(q, k, lags, omega, paired=False)
     assert found.mean.shape == found.spread.shape == found.stderr.shape == (2, 3, 3, 1)
-    assert (found.blocks.shape, found.count.shape) == ((2, 3, 4, 3, 1), (3, 1))
+    assert found.blocks.shape == (2, 3, 4, 3, 1)
     expected = put_at(q[1, 2], k[1, 0], lags[2, 0], omega)
     assert found.mean[1, 2, 2, 0] == pytest.approx(expected.mean(), rel=1e-12)
     assert found.spread[1, 2, 2, 0] == pytest.approx(expected.std(), rel=1e-12)
     single = heads.profile(q[1, 2], k[1, 0], lags[2, 0], omega, paired=False)
-    assert single.mean.shape == single.count.shape == ()
+    assert single.mean.shape == ()
     assert float(single.mean) == pytest.approx(expected.mean(), rel=1e-12)
 
 
@@ -66,10 +63,9 @@ def stated_over_true(q, k, lags, **options):
     return np.sqrt(np.mean(found.stderr**2, axis=0)) / found.mean.std(axis=0)
 
 
-@pytest.mark.parametrize("pairs", ["all", "occurring"])
 @pytest.mark.parametrize("sizes", [(30, 30), (30, 20)], ids=["as many keys", "fewer keys"])
 @pytest.mark.parametrize("together", [True, False], ids=["the same tokens", "other tokens"])
-def test_standard_error_is_that_of_repetition(together, sizes, pairs):
+def test_standard_error_is_that_of_repetition(together, sizes):
     """Queries and keys of the same tokens vary together; the error of the mean score knows it."""
     if together and sizes[0] != sizes[1]:
         return
@@ -78,7 +74,7 @@ def test_standard_error_is_that_of_repetition(together, sizes, pairs):
     y = x if together else rng.standard_normal((repeats, m, 8))
     for of_q, of_k in ((0.7, 0.3), (2.0, 2.0), (2.0, -1.0)):
         q, k, lags = x + of_q, y + of_k, [0.0, -1.0, -2.0, -5.0]
-        ratios = stated_over_true(q, k, lags, pairs=pairs, paired=together)
+        ratios = stated_over_true(q, k, lags, paired=together)
         np.testing.assert_allclose(ratios, 1.0, atol=0.06)
 
 
@@ -98,9 +94,8 @@ def test_standard_error_counts_the_joint_part_once(together):
 @pytest.mark.parametrize(("n", "m"), [(1, 3), (3, 1)])
 def test_one_token_has_no_standard_error(n, m):
     q, k = np.random.default_rng(10).standard_normal((2, 3, 8))
-    for pairs in ("all", "occurring"):
-        found = heads.profile(q[:n], k[:m], [0.0], OMEGA, pairs=pairs, paired=False)
-        assert (bool(np.isnan(found.stderr[0])), bool(found.spread[0] >= 0.0)) == (True, True)
+    found = heads.profile(q[:n], k[:m], [0.0], OMEGA, paired=False)
+    assert (bool(np.isnan(found.stderr[0])), bool(found.spread[0] >= 0.0)) == (True, True)
 
 
 def test_standard_errors_count_degrees_of_freedom():
@@ -118,13 +113,12 @@ def test_standard_errors_count_degrees_of_freedom():
 
 
 def test_gradients_where_nothing_varies_are_zero_and_not_nan(torch):
-    for pairs in ("all", "occurring"):
-        q, k = (torch.tensor(np.full((3, 8), value), requires_grad=True) for value in (0.5, 0.25))
-        found = heads.profile(q, k, torch.tensor([0.0, -1.0]), torch.tensor(OMEGA), pairs=pairs)
-        assert torch.all(found.spread == 0.0)
-        (found.spread.sum() + found.stderr.sum()).backward()
-        for x in (q, k):
-            assert torch.all(x.grad == 0.0)
+    q, k = (torch.tensor(np.full((3, 8), value), requires_grad=True) for value in (0.5, 0.25))
+    found = heads.profile(q, k, torch.tensor([0.0, -1.0]), torch.tensor(OMEGA))
+    assert torch.all(found.spread == 0.0)
+    (found.spread.sum() + found.stderr.sum()).backward()
+    for x in (q, k):
+        assert torch.all(x.grad == 0.0)
 
 
 def test_waves_of_few_lags_are_held(peak):
@@ -137,84 +131,22 @@ def test_waves_of_few_lags_are_held(peak):
     assert peak() < 80e6
 
 
-# -- pairs that occur --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("positions", ["0, 1, 2, ...", "gaps, repeated and out of order"])
-def test_occurring_pairs_are_the_diagonals_of_the_scores(positions):
-    given = {}
-    q_at, k_at = np.arange(7), np.arange(5)
-    if positions.startswith("gaps"):
-        q_at, k_at = np.array([3, 3, 9, 0, 1, 20, 4]), np.array([2, 0, 2, 8, -1])
-        given = {"q_positions": q_at, "k_positions": k_at}
-    lags = np.arange(-8, 6)
-    found = heads.profile(Q, K, lags, OMEGA, pairs="occurring", scale=0.5, paired=False, **given)
-    scores = 0.5 * rfrope.scores(Q, K, q_at, k_at, OMEGA)
-    for i, lag in enumerate(lags):
-        here = scores[k_at[None, :] - q_at[:, None] == lag]
-        assert found.count[i] == len(here)
-        if not len(here):
-            assert math.isnan(found.mean[i])
-            assert np.all(np.isnan(found.blocks[:, i]))
-            continue
-        assert found.mean[i] == pytest.approx(here.mean(), rel=1e-12)
-        assert found.spread[i] == pytest.approx(here.std(), rel=1e-9, abs=1e-12)
-        assert found.cosine[i] + found.sine[i] == pytest.approx(found.mean[i], rel=1e-12)
-        assert found.blocks[:, i].sum() == pytest.approx(found.mean[i], rel=1e-9)
-
-
-@pytest.mark.parametrize("paired", [True, False])
-def test_standard_error_of_occurring_pairs_pair_by_pair(paired):
-    """A token adds its part as often as it is in a pair, as a query and as a key; the rests of pairs add up alone."""
-    at, lag = np.array([0, 1, 1, 2, 5, 2, 3]), -1
-    q, k = RNG.standard_normal((2, 7, 8)) + 0.5
-    found = heads.profile(q, k, lag, OMEGA, pairs="occurring", q_positions=at, k_positions=at, paired=paired, scale=0.5)
-    everything, i, j = 0.5 * put_at(q, k, lag, OMEGA), *np.nonzero(at[None] - at[:, None] == lag)
-    of_q, of_k = (everything.mean(axis=axis) - everything.mean() for axis in (1, 0))
-    rest = everything[i, j] - of_q[i] - of_k[j]
-    total = np.var(rest, ddof=1) * len(i)
-    as_q, as_k = ([np.sum(index == token) for token in range(7)] for index in (i, j))
-    for side in (as_q * of_q + as_k * of_k,) if paired else (as_q * of_q, as_k * of_k):
-        total += np.sum(side**2) * 7 / 6
-    assert len(i) == 8
-    assert float(found.stderr) == pytest.approx(math.sqrt(total) / len(i), rel=1e-10)
-
-
-def test_occurring_pairs_of_two_axes():
-    rows, columns = np.divmod(np.arange(12), 4)
-    at = np.stack([rows, columns], axis=-1)
-    x, omega = RNG.standard_normal((12, 8)), RNG.standard_normal((4, 2))
-    lags = np.array([[0, -1], [-1, 2], [3, 0]])
-    found = heads.profile(x, x, lags, omega, pairs="occurring", q_positions=at, k_positions=at)
-    assert found.count.tolist() == [9.0, 4.0, 0.0]
-    scores = rfrope.scores(x, x, at, at, omega)
-    here = np.all(at[None] - at[:, None] == lags[1], axis=-1)
-    assert found.mean[1] == pytest.approx(scores[here].mean(), rel=1e-12)
-
-
 # -- magnitudes, and phases that keys have learned ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given", ["no bias", "one", "one for each head"])
-@pytest.mark.parametrize("pairs", ["all", "occurring"])
-def test_profile_of_polar_attention(given, pairs):
+def test_profile_of_polar_attention(given):
     """The mean over pairs of the sums over magnitudes, written out."""
     rng = np.random.default_rng(4)
     m, n = rng.gamma(2.0, size=(2, 7, 4)), rng.gamma(1.0, size=(2, 7, 4))
     delta = {"no bias": None, "one": rng.uniform(-3.0, 0.0, 4), "one for each head": rng.uniform(-3.0, 0.0, (2, 4))}
     rope, bias, lags = rfrope.Rope(OMEGA, polar=True), delta[given], LAGS[:4]
-    found = heads.profile(m, n, lags, rope, shift=bias, pairs=pairs, scale=0.5)
+    found = heads.profile(m, n, lags, rope, shift=bias, scale=0.5)
     bias = np.zeros(4) if bias is None else bias
     waves = np.cos(lags[:, None] * OMEGA + np.reshape(bias, (-1, 1, 4)))  # (heads or 1, lags, D)
     scores = 0.5 * np.einsum("hqi,hki,hli->hlqk", m, n, np.broadcast_to(waves, (2, *waves.shape[1:])))
-    for at, lag in enumerate(lags):
-        occurs = np.ones((7, 7), bool)
-        if pairs == "occurring":
-            occurs = lag == np.subtract.outer(np.arange(7), np.arange(7)).T  # key minus query
-        kept = scores[:, at][:, occurs]
-        if kept.size:
-            np.testing.assert_allclose(found.mean[:, at], kept.mean(axis=-1), rtol=1e-12)
-            np.testing.assert_allclose(found.spread[:, at], kept.std(axis=-1), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.mean, scores.mean(axis=(2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(found.spread, scores.std(axis=(2, 3)), rtol=1e-9, atol=1e-12)
     if given == "no bias":
         assert not np.nan_to_num(found.sine).any()
 

@@ -1,18 +1,15 @@
 """Heads: queries, keys and weights that do not fit, offsets that cannot be."""
 
-import math
-
 import numpy as np
 
 import rfrope
 from rfrope import heads
 
 OMEGA = rfrope.geometric(4, base=100.0)
-LAGS, AT = np.array([0.0, -1.0, 2.0]), np.arange(12)
+LAGS = np.array([0.0, -1.0, 2.0])
 Q, K = np.random.default_rng(16).normal(size=(2, 3, 2, 9, 8))
 ROPE, POLAR = rfrope.Rope(OMEGA), rfrope.Rope(OMEGA, polar=True)
 LAST = rfrope.from_config({"model_type": "deepseek_v3"})[0]  # heads have 192 features, and the last 64 turn
-PLANE = np.zeros((4, 2))
 
 
 def atlas_of(*documents, heads_at=None):
@@ -25,10 +22,6 @@ def atlas_of(*documents, heads_at=None):
 
 def profile(q=Q[0, 0, :7], k=K[0, 0, :5], lags=(0, -1), frequencies=OMEGA, **options):
     return heads.profile(q, k, np.asarray(lags), frequencies, **{"paired": False} | options)
-
-
-def in_plane(**options):
-    return profile(frequencies=PLANE, lags=[[0, 0]], pairs="occurring", **options)
 
 
 M = np.ones((7, 4))
@@ -62,8 +55,6 @@ ROWS = [
     (lambda: atlas_of(9, 8), ValueError, "in documents before; expected equal lengths"),
     (lambda: atlas_of(9, 9, 9, heads_at=[(0, 0)]), ValueError, "heads has 1 entries; expected 2"),
     # profiles and offsets of queries and keys
-    (lambda: profile(pairs="occurring", k_positions=[math.inf] * 5), ValueError, "expected finite positions"),
-    (lambda: in_plane(q_positions=AT[:7]), ValueError, "shape (7,); expected finite positions (7, 2), one a token"),
     (lambda: polar_profile(q=-M), ValueError, "q holds negative numbers; expected magnitudes of 0 or more: log(1 +"),
     (lambda: polar_profile(k=-M), ValueError, "k holds negative numbers"),
     (lambda: polar_profile(Q[0, 0], K[0, 0]), ValueError, "expected (..., tokens, 4) magnitudes, one for each freq"),

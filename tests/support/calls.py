@@ -66,12 +66,12 @@ USUAL |= {"n_blocks": 4, "step": 0.1, "low": 0.1, "high": 1.0, "head_dim": 8, "d
 USUAL |= {"kernel": GAUSSIAN, "law": GAUSSIAN, "text": GAUSSIAN, "name": "gaussian", "design": "shifted", "error": 0.1}
 USUAL |= {"weights": [0.5, 0.5], "kernels": [rfrope.kernel("gaussian"), CAUCHY], "points": np.array([0.2, 0.7])}
 USUAL |= {"omega": LAGS, "u": np.array([0.25, 0.5, 0.875]), "scale": 2.0, "matrix": [[2.0]], "count": 1}
-USUAL |= {"lengths": np.array([1.0, 2.0]), "scales": np.array([1.0, 2.0]), "distance": np.ones(1), "mass": 0.5}
+USUAL |= {"lengths": np.array([1.0, 2.0]), "scales": np.array([1.0, 2.0]), "distance": np.ones(1)}
 USUAL |= {"projections": X[:2], "n_features": 3, "n_samples": 64, "n_trials": 8, "config": CONFIG}
 USUAL |= {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "apply": _turn, "phi": _bell, "density": _bell}
 USUAL |= {"factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "short_factor": np.ones(4)}
 USUAL |= {"long_factor": 2.0 * np.ones(4), "original_max_position_embeddings": 64, "max_position_embeddings": 64}
-USUAL |= {"seq_len": 128, "before": LADDER, "after": 0.5 * LADDER, "w_q": np.eye(8), "w_k": np.eye(8)}
+USUAL |= {"seq_len": 128, "before": LADDER, "after": 0.5 * LADDER}
 USUAL |= {"table": np.ones(8), "function": _fall, "c": 1.0, "threshold": 2.0, "sets": {"a": LADDER}}
 
 BOTH, POLAR = {"q": X, "k": X}, {"q": abs(X[0]), "k": abs(X[1])}
@@ -442,9 +442,6 @@ OF_THE_HOST = {  # as docs/explain/precision.rst says
 TO_HOST: dict[str, Callable[[Place], Any]] = {
     **{name: functools.partial(call_once, name) for name in OF_THE_HOST},
     "plotting.kernel": lambda a: [rfrope.plotting.kernel("gaussian(scale=8)", 64, frequencies=a(FREQUENCIES))],
-    "profile": lambda a: heads.profile(
-        a(FEATURES), a(FEATURES), a([0, -1, -5]), a(FREQUENCIES), pairs="occurring", q_positions=a(POSITIONS)
-    ),
 }
 CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
     **{name: functools.partial(call_once, name) for name in TAKING - OF_THE_HOST - FROM_HOST.keys()},

@@ -32,8 +32,6 @@ _DRAWS = 2**18  # frequencies of one transform
 _TILE_PHASES = 2**25  # phases between two looks at whether to go on
 _TILE = 2**12  # lags that a thread takes at a time
 
-_PAIRED_LAGS = 32  # lags whose sums stay in the second cache
-
 _HOW: dict[str, Any] = dict(eps=transforms.ACCURACY, isign=1, nthreads=1, upsampfac=2.0)  # finufft transforms
 
 
@@ -68,46 +66,6 @@ def kernel_moments(omega: Array, lags: Array, quantity: str) -> tuple[Array, Arr
         for v in _moments(omega, rows, quantity == "sin")
     )
     return mean, m2
-
-
-# -- pairs of tokens ---------------------------------------------------------------------------------------------------
-
-
-def sum_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
-    """Sums over all pairs of tokens at each lag: one pass over all pairs, by tiles of lags."""
-    parts = [array.view_as_numpy(part) for part in sides.tokens]
-    cos, sin = (np.ascontiguousarray(array.view_as_numpy(wave)) for wave in (waves.cos, waves.sin))
-    heads = np.broadcast_shapes(parts[0].shape[:-2], parts[2].shape[:-2])
-    count, blocks, (first, i, j) = len(cos), cos.shape[-1], rows
-    sums, moments = np.empty((2, *heads, count, blocks)), np.empty((2, *heads, count))
-    parts = [np.broadcast_to(part, (*heads, *part.shape[-2:])) for part in parts]
-    from_q, from_k = (_from_tokens(side, cos, sin, heads) for side in (sides.queries, sides.keys))
-    for head in np.ndindex(heads):
-        features = [_prepared(part[head]) for part in parts]
-        added, spread = [_prepared(side[head]) for side in (from_q, from_k)], moments[:, *head]
-
-        def work(start: int) -> None:
-            stop = min(start + _PAIRED_LAGS, count)
-            scores = np.empty(first[stop] - first[start])
-            loops.score_pairs(*features, cos, sin, first, i, j, start, stop, scores, *sums[:, *head])  # noqa: B023
-            loops.add_pair_variances(scores, *added, first, i, j, start, stop, sides.paired, *spread)  # noqa: B023
-
-        many = len(i) * blocks > 2**18  # less is not worth a thread
-        parallel.run_all(work, range(0, count, _PAIRED_LAGS), parallel.allowed() if many else 1)
-    number = np.diff(first).astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        cosines, sines = (part * wave / number[:, None] for part, wave in zip(sums, (cos, sin), strict=True))
-    by_block = np.swapaxes((cosines + sines)[..., : sides.turned], -1, -2)
-    found = (number, *np.sqrt(moments), np.sum(cosines, axis=-1), np.sum(sines, axis=-1), by_block)
-    device = array.device(sides.tokens.q_1)
-    return tuple(array.from_host(value, waves.xp, device=device) for value in found)
-
-
-def _from_tokens(side: tuple[Array, Array], cos: np.ndarray, sin: np.ndarray, heads: tuple[int, ...]) -> np.ndarray:
-    """Return what each token of a side adds to the scores at each lag: ``(*heads, L, tokens)``."""
-    a, b = (np.swapaxes(array.view_as_numpy(value), -1, -2) for value in side)
-    found = cos @ a + sin @ b
-    return np.broadcast_to(found, (*heads, *found.shape[-2:]))
 
 
 # -- direct sums -------------------------------------------------------------------------------------------------------
