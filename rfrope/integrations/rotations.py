@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 import re
 import types
@@ -43,7 +42,6 @@ class Rotary:
     name: str
     module: Module  # the module itself
     is_text: bool  # true if it counts tokens of text
-    is_replaced: bool = True  # true if a Rope takes its place
 
 
 def check_model(model: Any) -> None:
@@ -53,7 +51,7 @@ def check_model(model: Any) -> None:
 
 
 def rotaries(model: Module) -> list[Rotary]:
-    """Find the modules that a Rope can replace in a model, including vision and audio parts."""
+    """Find the modules that make tables in a model, including vision and audio parts."""
     check_model(model)
     if any(isinstance(one, Positions) for one in model.modules()):
         raise ValueError(f"the rotation of this {type(model).__name__} was replaced already; expected undo() first")
@@ -67,8 +65,7 @@ def rotaries(model: Module) -> list[Rotary]:
         makers = [type(one).__name__ for one in model.modules() if re.search("Rotary|RopePosition", type(one).__name__)]
         why = f"its {makers[0]} computes positions from images itself" if makers else "it has no rotary module"
         raise ValueError(f"{type(model).__name__}: {why}; expected one that makes tables of cos and sin from positions")
-    has_text = any(one.is_text for one in found)
-    return [dataclasses.replace(one, is_replaced=one.is_text or not has_text) for one in found]
+    return found
 
 
 def _perceives(path: str, rotary: Module) -> bool:
@@ -188,7 +185,11 @@ def turning_modules(module: Module, rope: Any) -> dict[str, Module]:
     """Return the rotary embeddings by kind of layer ("all" if there is one), checked against the model's own."""
     from rfrope.layers.torch import RotaryEmbedding
 
-    widths = _widths(module)
+    widths = {  # numbers of blocks by kind of layer, as far as the module holds frequencies
+        name.removesuffix("inv_freq").rstrip("_") or "all": value.shape[-1]
+        for name, value in module.named_buffers()
+        if name.endswith("inv_freq") and "original" not in name
+    }
     ropes = dict(rope) if isinstance(rope, Mapping) else dict.fromkeys(widths or ("all",), rope)
     if missing := widths.keys() - ropes.keys():
         raise ValueError(f"rope has {', '.join(sorted(ropes))}; expected a Rope for {', '.join(sorted(missing))}, too")
@@ -206,15 +207,6 @@ def turning_modules(module: Module, rope: Any) -> dict[str, Module]:
         found[kind] = made.get(id(one), one)
         _check_blocks(found[kind], module, widths.get(kind))
     return found
-
-
-def _widths(module: Module) -> dict[str, int]:
-    """Blocks of a rotary module, by kind of layer, as far as it holds frequencies."""
-    return {
-        name.removesuffix("inv_freq").rstrip("_") or "all": value.shape[-1]
-        for name, value in module.named_buffers()
-        if name.endswith("inv_freq") and "original" not in name
-    }
 
 
 def _check_blocks(turning: Module, module: Module, width: int | None) -> None:

@@ -188,17 +188,17 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
         rope = rope.ropes.get("", rope.ropes)
     done = Replacement()
     _watch_saving()
-    rotaries = rotations.rotaries(model)
+    rotaries, made = rotations.rotaries(model), {}
+    has_text = any(one.is_text for one in rotaries)
     try:
-        made = {}
         for rotary in rotaries:
-            if rotary.is_replaced:
+            if rotary.is_text or not has_text:
                 made[id(rotary)] = rotations.Positions(rotary, rotations.turning_modules(rotary.module, rope))
                 rotations.swap(rotary.parent._modules, rotary.name, made[id(rotary)], done)
                 done.rotaries += 1
         for path, attention in [*model.named_modules()]:
             rotary = rotations.nearest(path, rotaries)
-            if rotary.is_replaced and not (rotary.is_text and rotations.PERCEPTION.search(path)):
+            if id(rotary) in made and not (rotary.is_text and rotations.PERCEPTION.search(path)):
                 done.attentions += rotations.redirect(attention, made[id(rotary)], done)
         if not done.attentions:
             raise ValueError(

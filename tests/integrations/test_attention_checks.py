@@ -1,4 +1,4 @@
-"""Attention that an atlas cannot describe is refused: by the config, by its module, by its own weights."""
+"""Attention that an atlas cannot describe is refused: by the config, by its own weights."""
 
 import types
 
