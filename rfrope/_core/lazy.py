@@ -7,7 +7,6 @@ import itertools
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -114,16 +113,11 @@ class Constant(NamedTuple):
     before: int = 1  # how many of the features' last axes its leading axes end before: 1 for tokens, 2 for heads
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A function of features and constants as one of positional arrays: picklable, as the function is."""
-
-    function: Callable[..., Any]
-    names: tuple[str, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __call__(self, x: Array, *constants: Array) -> Array:
-        return self.function(x, **dict(zip(self.names, constants, strict=True)), **self.options)
+def _call(
+    function: Callable[..., Any], names: tuple[str, ...], options: Mapping[str, Any], x: Array, *constants: Array
+) -> Array:
+    """Call a function of features and constants with these by position."""
+    return function(x, **dict(zip(names, constants, strict=True)), **options)
 
 
 class _Dask(_Lazy):
@@ -182,7 +176,7 @@ class _Dask(_Lazy):
                 chunks.append(x.chunks[place] if shared else (length,))
                 names.append(place if shared else next(fresh))
             arguments += [dask.from_array(values, chunks=tuple(chunks)), tuple(names)]
-        call = _Call(function, tuple(constants), options)
+        call = functools.partial(_call, function, tuple(constants), options)
         kept = {"dtype": x.dtype, "meta": x._meta, "concatenate": True, "align_arrays": False}
         if width is not None:
             kept["adjust_chunks"] = {axes[-1]: width}

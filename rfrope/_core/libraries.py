@@ -89,10 +89,6 @@ class Library:
         """Device of an array; None where the library places new arrays by itself."""
         return getattr(x, "device", None)
 
-    def current(self, x: Array) -> AbstractContextManager[Any]:
-        """Return a context in which the device of an array is the one where the library works."""
-        return nullcontext()
-
     def eager(self, x: Array) -> AbstractContextManager[Any]:
         """Return a context in which the library computes with an array that has values, instead of tracing."""
         return nullcontext()
@@ -301,8 +297,6 @@ class _Torch(Library):
     def constant(self, value: Any, device: Any) -> Array:
         """Return numbers of any form as a tensor, without a loss, inside a graph that is being compiled."""
         torch = _torch()
-        if isinstance(value, torch.Tensor):
-            return value
         value = list(value) if isinstance(value, list | tuple | range) else value
         if _holds_float(value):  # for which torch would take float32
             return torch.tensor(value, dtype=torch.float64, device=device)
@@ -354,39 +348,36 @@ class _Torch(Library):
         fake = (torch._subclasses.FakeTensor, torch._subclasses.functional_tensor.FunctionalTensor)
         if type(x) not in (torch.Tensor, torch.nn.Parameter, *fake):
             return False
-        if torch.compiler.is_compiling():
-            return True
-        if (
-            x.layout is not torch.strided
-            or torch.jit.is_tracing()
-            or torch._C._functorch.is_functorch_wrapped_tensor(x)
-        ):
+        return torch.compiler.is_compiling() or self._is_untransformed(x)
+
+    def _is_untransformed(self, x: Array) -> bool:
+        """Return whether a tensor is dense, and neither traced by TorchScript, nor mapped over, nor in forward mode."""
+        torch = _torch()
+        if x.layout is not torch.strided or torch.jit.is_tracing():
             return False
-        return not self._has_tangent(x)
+        if torch._C._functorch.is_functorch_wrapped_tensor(x):
+            return False
+        return torch.autograd.forward_ad.unpack_dual(x).tangent is None
 
     def place(self, x: Array) -> str:
         """Return where a tensor is that is nothing but its memory: no gradient, tangent, trace or lazy sign."""
         torch = _torch()
         if x.device.type not in _PLACES or not self.is_computed(x):
             return ""
-        if self.needs_gradient(x) or x.layout is not torch.strided or x.is_neg() or x.is_conj():
+        if self.needs_gradient(x) or not self._is_untransformed(x) or x.is_neg() or x.is_conj():
             return ""
         is_traced = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)  # by make_fx
-        if is_traced or torch.jit.is_tracing() or self._has_tangent(x):
-            return ""
-        return _PLACES[x.device.type]
+        return "" if is_traced else _PLACES[x.device.type]
 
     def uses_integer_phases(self, x: Array) -> bool:
         """Return whether tensors are eager; also true inside graphs that are not for the CPU."""
         torch = _torch()
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if torch.compiler.is_compiling():
             return False
         fake = type(x) is torch._subclasses.FakeTensor
         if type(x) not in (torch.Tensor, torch.nn.Parameter) and not (fake and not x.is_cpu):
             return False
-        if x.layout is not torch.strided:
-            return False
-        return not torch._C._functorch.is_functorch_wrapped_tensor(x) and not self._has_tangent(x)
+        return self._is_untransformed(x)
 
     def wraps_words(self, device: Any) -> bool:
         """Return whether words of 64 bits turn on a device: on Apple's torch takes `abs` by float32 (issue 190052)."""
@@ -398,9 +389,6 @@ class _Torch(Library):
     def rotates_full_width(self, x: Array) -> bool:
         """On Apple's devices torch did not write into parts of memory (issue 118115)."""
         return not self.wraps_words(x.device)
-
-    def _has_tangent(self, x: Array) -> bool:
-        return _torch().autograd.forward_ad.unpack_dual(x).tangent is not None
 
     def are_plain_dense(self, *tensors: Array) -> bool:
         """Return whether strided tensors are no more than memory of the CPU, asked as quickly as that can be."""
@@ -438,11 +426,6 @@ class _Torch(Library):
     def mark_modified(self, x: Array) -> None:
         if not x.is_inference():
             _torch().autograd.graph.increment_version(x)
-
-    def empty_like(self, x: Array) -> Array:
-        """Return a dense tensor of the shape, dtype and device of another, not filled."""
-        torch = _torch()
-        return torch.empty_like(x, memory_format=torch.contiguous_format)
 
     def make_complex(self, real: Array, imag: Array, dtype: Any, xp: ModuleType) -> Array:
         return xp.complex(real, imag)

@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
 from rfrope._core.arguments import show, whole
 
@@ -276,20 +276,6 @@ def _is_terminal() -> bool:
 Span = tuple[int, int]  # the first draw, and how many
 
 
-class Mergeable(Protocol):
-    """Result of some chunks, which knows how many draws it covers."""
-
-    @property
-    def n(self) -> int:
-        """Number of draws."""
-
-    def merge(self, other: Self, /) -> Self:
-        """Combine it with that of the chunks that follow."""
-
-
-_Part = TypeVar("_Part", bound=Mergeable)
-
-
 @dataclass(frozen=True)
 class _Placed:
     """A task of chunks by their first draws, whose answers say which these are: picklable, as the task is."""
@@ -303,19 +289,19 @@ class _Placed:
 
 
 def run_chunks(
-    task: Callable[[Span], _Part],
+    task: Callable[[Span], Any],
     total: int,
     length: int,
     executor: Any,
     progress: Any,
     threaded: bool,
-) -> _Part:
+) -> Any:
     """Map a task over fixed spans ``(start, length)`` and merge in their order.
 
     Parameters
     ----------
     task : callable
-        Picklable, so that it can travel to a worker.
+        Picklable, so that it can travel to a worker; its answers have ``n``, the number of their draws, and ``merge``.
     total, length : int
         How many draws, and how many make a chunk.
     executor : concurrent.futures.Executor, callable like map, or None
@@ -337,7 +323,7 @@ def run_chunks(
     check_progress(progress)
     merged, placed, starts = None, _Placed(task, total, length), range(0, total, length)
     if executor is None:
-        results: Iterable[tuple[int, _Part]] = ordered_map(placed, starts, allowed() if threaded else 1)
+        results: Iterable[tuple[int, Any]] = ordered_map(placed, starts, allowed() if threaded else 1)
     else:
         results = _from(executor, placed, starts)
     try:

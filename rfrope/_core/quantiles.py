@@ -361,13 +361,9 @@ def _stated(kernel: Any) -> Stated | None:
     law = kernel.stated_law()
     if law is None:
         return None
-    table: np.ndarray | None = NO_TABLE
-    radius: np.ndarray | None = NO_TABLE
     kind, parameters = law.component
-    if not isinstance(kind, str):
-        table = component_table(kind, parameters)
-    if law.radius is not None:
-        radius = radius_table(*law.radius)
+    table = NO_TABLE if isinstance(kind, str) else component_table(kind, parameters)
+    radius = NO_TABLE if law.radius is None else radius_table(*law.radius)
     if table is None or radius is None:
         return None
     code = TABLE if table.size else _COMPONENTS[kind]

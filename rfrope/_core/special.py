@@ -310,10 +310,7 @@ def _matern_uniform(nu: float, t: Array, xp: ModuleType) -> Array:
 def _debye_sum(nu: float, p: Array) -> Array:
     square, total = p * p, 0.0
     for k in reversed(range(_UNIFORM_TERMS)):
-        polynomial = 0.0
-        for coefficient in reversed(_debye_polynomials()[k]):
-            polynomial = polynomial * square + coefficient
-        total = total * (-p / nu) + polynomial
+        total = total * (-p / nu) + polynomial(_debye_polynomials()[k], square)
     return total
 
 

@@ -352,12 +352,9 @@ class MeanSums:
 
 
 @dataclass(frozen=True)
-class PowerSums:
+class PowerSums(MeanSums):
     """Count, mean and central power sums of orders 2 to 4 along the trials."""
 
-    n: int
-    mean: Array
-    m2: Array
     m3: Array
     m4: Array
 
@@ -375,8 +372,8 @@ class PowerSums:
             xp.sum(square * square, axis=-1),
         )
 
-    def merge(self, other: PowerSums) -> PowerSums:
-        """Combine those of two disjoint sets of trials (Chan et al. 1983; Pébay 2008 for orders 3 and 4)."""
+    def merge(self, other: PowerSums) -> PowerSums:  # type: ignore[override]
+        """Combine those of two disjoint sets of trials (Pébay 2008 for orders 3 and 4)."""
         a, b = float(self.n), float(other.n)
         n = a + b
         step = other.mean - self.mean
@@ -387,5 +384,5 @@ class PowerSums:
             + step * (4.0 / n) * (a * other.m3 - b * self.m3)
         )
         m3 = self.m3 + other.m3 + step**3 * (a * b * (a - b) / n**2) + step * (3.0 / n) * (a * other.m2 - b * self.m2)
-        m2 = self.m2 + other.m2 + step**2 * (a * b / n)
-        return PowerSums(self.n + other.n, self.mean + step * (b / n), m2, m3, m4)
+        first = super().merge(other)
+        return PowerSums(first.n, first.mean, first.m2, m3, m4)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from rfrope._core import angles, array, blocks, libraries
+from rfrope._core import angles, array, blocks
 from rfrope._core.arguments import flag
 from rfrope._core.array import Array
 from rfrope._core.blocks import MAGNITUDES, TurnOptions
@@ -105,11 +103,9 @@ def rotate_polar(
         frequencies = angles.frequencies_of(frequencies, pairing, scale, magnitudes, "magnitudes", polar=True)
     pairings = (pairing, MAGNITUDES) if inverse is True else (MAGNITUDES, pairing)
     turn = *pairings, scale, inverse, softplus
-    if type(magnitudes) is np.ndarray or libraries.may_reach_loops(magnitudes):
-        dense = turning.load_fast_path()
-        turned = dense and dense.turned_at_once("polar", magnitudes, positions, frequencies, shift, turn, out)
-        if turned is not None:
-            return turned
+    turned = turning.turned_at_once("polar", magnitudes, positions, frequencies, shift, turn, out)
+    if turned is not None:
+        return turned
     return _read_and_rotated(magnitudes, positions, frequencies, shift, pairing, softplus, scale, inverse, out)
 
 

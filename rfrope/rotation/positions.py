@@ -13,6 +13,7 @@ from rfrope._core import angles, array, blocks, turns
 from rfrope._core.angles import check_values, read_numbers
 from rfrope._core.arguments import axis_of, choice, listed, positive, show, whole
 from rfrope._core.array import Array
+from rfrope.rotation.turning import table_of
 
 AFTER_VIDEO = ("largest", "sides")
 RESIZED: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {  # places of patches i, of n, or of m in training
@@ -300,7 +301,7 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "half", d
            [0.8415, 0.0998, 0.5403, 0.995 ]])
     """
     blocks.check_pairing(pairing)
-    cos, sin, xp = _table(positions, frequencies, dtype, "positions")
+    cos, sin, xp = table_of(positions, frequencies, dtype)
     return blocks.join(sin, cos, pairing, xp)
 
 
@@ -351,24 +352,13 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "half", dt
     True
     """
     blocks.check_pairing(pairing)
-    cos, sin, xp = _table(offset, frequencies, dtype, "offset")
+    cos, sin, xp = table_of(offset, frequencies, dtype, "offset")
     index = xp.arange(cos.shape[-1], dtype=xp.int32, device=array.device(cos))
     own = index[:, None] == index
     upper = blocks.join(_diagonal(cos, own, xp), _diagonal(sin, own, xp), pairing, xp)
     lower = blocks.join(_diagonal(-sin, own, xp), _diagonal(cos, own, xp), pairing, xp)
     columns = blocks.join(xp.matrix_transpose(upper), xp.matrix_transpose(lower), pairing, xp)
     return xp.matrix_transpose(columns)
-
-
-def _table(positions: Any, frequencies: Any, dtype: Any, name: str) -> tuple[Array, Array, ModuleType]:
-    """Cos and sin of the phases in a dtype, which fit into memory, and their namespace."""
-    read = angles.read(positions, frequencies, name=name)
-    array.check_memory(40.0, read.shape, read.positions, f"{name} or frequencies")
-    xp, dtype = read.xp, array.check_float_dtype(dtype, read.xp)
-    cos, sin = turns.cos_sin(read)
-    if dtype is not None:
-        cos, sin = array.astype(cos, dtype, xp), array.astype(sin, dtype, xp)
-    return cos, sin, xp
 
 
 def _diagonal(values: Array, own: Array, xp: ModuleType) -> Array:

@@ -262,11 +262,9 @@ def rotate_by_phases(
     array([-1.,  0.])
     """
     turn = pairing, pairing if out_pairing is None else out_pairing, scale, inverse, False
-    if type(x) is np.ndarray or libraries.may_reach_loops(x):
-        dense = load_fast_path()
-        turned = dense and dense.turned_at_once("phases", x, phases, None, None, turn, out)
-        if turned is not None:
-            return turned
+    turned = turned_at_once("phases", x, phases, None, None, turn, out)
+    if turned is not None:
+        return turned
     return _read_and_rotated_by_phases(x, phases, scale, (pairing, out_pairing), inverse, out)
 
 
@@ -324,12 +322,8 @@ def rotate_by_table(
     array([[-2.,  1.]])
     """
     turn = pairing, pairing if out_pairing is None else out_pairing, 1.0, False, False
-    if type(x) is np.ndarray or libraries.may_reach_loops(x):
-        dense = load_fast_path()
-        turned = dense and dense.turned_at_once("table", x, cos, sin, None, turn, out)
-        if turned is not None:
-            return turned
-    return _read_and_rotated_by_table(x, cos, sin, (pairing, out_pairing), out)
+    turned = turned_at_once("table", x, cos, sin, None, turn, out)
+    return _read_and_rotated_by_table(x, cos, sin, (pairing, out_pairing), out) if turned is None else turned
 
 
 @array.select_device
@@ -384,13 +378,20 @@ def rotation_table(
     array([ 1., -1.])
     """
     frequencies = angles.frequencies_of(frequencies, None, scale)
-    read = angles.read(positions, frequencies, shift, other_arguments={"scale": scale})
+    return table_of(positions, frequencies, dtype, shift=shift, scale=scale)[:2]
+
+
+def table_of(
+    positions: Any, frequencies: Any, dtype: Any, name: str = "positions", shift: Any = None, scale: Any = 1.0
+) -> tuple[Array, Array, ModuleType]:
+    """Return cos and sin of the phases in a dtype, which fit into memory, and their namespace."""
+    read = angles.read(positions, frequencies, shift, name=name, other_arguments={"scale": scale})
     xp = read.xp
     scale, shape = checked_scale(scale, read.shape, read.positions, xp)
-    array.check_memory(40.0, shape, read.positions, "positions or frequencies")
-    cos, sin = _scaled(*turns.cos_sin(read), scale, False)
+    array.check_memory(40.0, shape, read.positions, f"{name} or frequencies")
     dtype = array.check_float_dtype(dtype, xp)
-    return (cos, sin) if dtype is None else (array.astype(cos, dtype, xp), array.astype(sin, dtype, xp))
+    cos, sin = _scaled(*turns.cos_sin(read), scale, False)
+    return (cos, sin, xp) if dtype is None else (array.astype(cos, dtype, xp), array.astype(sin, dtype, xp), xp)
 
 
 @array.select_device
@@ -516,6 +517,12 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 def load_fast_path() -> Any:
     """Return the backend that checks and rotates small dense CPU arrays in one pass, or None."""
     return dispatch.find(CPU_DENSE)
+
+
+def turned_at_once(kind: str, x: Any, first: Any, second: Any, shift: Any, turn: Any, out: Any) -> Any:
+    """Return small dense features turned in one pass; None where all checks are needed."""
+    dense = load_fast_path() if type(x) is np.ndarray or libraries.may_reach_loops(x) else None
+    return dense and dense.turned_at_once(kind, x, first, second, shift, turn, out)
 
 
 def checked_scale(

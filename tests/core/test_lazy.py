@@ -1,5 +1,6 @@
 """What traces or defers: Dask's blocks, one task each, with the bits of NumPy."""
 
+import functools
 import pickle
 
 import numpy as np
@@ -94,7 +95,7 @@ def test_names_are_those_of_the_question_and_tasks_travel(dask):
     x = dask.from_array(X, chunks=CHUNKS, name="x")
     one, same, other = (rfrope.rotate(x, p, LINE) for p in (TOKENS, TOKENS.copy(), TOKENS + 1))
     assert one.name == same.name != other.name
-    call = lazy._Call(rfrope.rotate, ("positions", "frequencies"), {"pairing": "half"})
+    call = functools.partial(lazy._call, rfrope.rotate, ("positions", "frequencies"), {"pairing": "half"})
     again = pickle.loads(pickle.dumps(call))
     np.testing.assert_array_equal(again(X, TOKENS, LINE), rfrope.rotate(X, TOKENS, LINE))
 
