@@ -60,8 +60,8 @@ class Unread(NamedTuple):
     def __str__(self) -> str:
         value = show(self.value)
         if isinstance(self.value, Mapping | list | tuple) and len(str(self.value)) > len(value):
-            names = f"of {', '.join(map(str, self.value))}" if isinstance(self.value, Mapping) else "values"
-            value = f"{len(self.value)} {names}" if names == "values" else f"a dict {names}"
+            is_dict = isinstance(self.value, Mapping)
+            value = f"a dict of {', '.join(map(str, self.value))}" if is_dict else f"{len(self.value)} values"
         return printable(f"{self.path} is {value}, which usually means {self.means}, and is not read")
 
 
@@ -130,8 +130,8 @@ def _snake(key: str) -> str:
 
 def looks_like_rope(key: Any, value: Any, *, alone: bool = False) -> bool:
     """Return whether a key of a config is one of RoPE; `alone` where nothing else says that there is one."""
-    if key in ("type", "rope_type"):
-        return isinstance(value, str) and value in _SCHEMES
+    if key in ("type", "rope_type") and isinstance(value, str):
+        return value in _SCHEMES
     return _is_like(key, alone)
 
 
@@ -178,7 +178,7 @@ def _walk(
         return
     for key, value in held.items():
         place = f"{path}{key}"
-        if value in _SCHEMES if key in ("type", "rope_type") and isinstance(value, str) else _is_like(key, alone):
+        if looks_like_rope(key, value, alone=alone):
             yield place, key, value
         elif isinstance(value, Mapping) and key not in _OPAQUE and not is_part(key, value):
             yield from _walk(f"{place}.", value, is_part, alone=True)

@@ -21,7 +21,22 @@ DIFFUSERS: Mapping[str, Mapping[str, Any]] = read_table("diffusers")
 
 def make_axial(layout: str, head_dim: int, theta: float, pairing: str | None, model: ModelPart) -> Rope:
     """Return the Rope of a vision model by how its class uses a ladder; see ``axial`` of `data.model_types`."""
-    return _make_rope(*_split_ladder(layout, head_dim, theta), theta, head_dim, pairing, model)
+    axes = 3 if layout == "thirds" else 2
+    if axes == 2 and head_dim % 4:
+        raise ValueError(f"head_dim is {head_dim}; expected a multiple of 4: two axes, and two features a block")
+    one = ladder(head_dim // axes // 2 * 2, theta)
+    host = np.tile(one, axes)
+    sections: tuple[int, ...] | None = (one.size,) * axes
+    if layout in ("columns first", "columns in turn"):  # blocks of the second axis stand before those of the first
+        both = np.zeros((2, one.size, 2))
+        both[0, :, 1] = both[1, :, 0] = one
+        host, sections = (both if layout == "columns first" else both.swapaxes(0, 1)).reshape(-1, 2), None
+    elif layout == "alternating":  # Pixtral deals one ladder to both axes in turn
+        host = ladder(head_dim, theta).reshape(-1, 2).T.ravel()
+    elif layout == "turns":  # DINOv3: whole turns over coordinates from -1 to 1
+        host = host * (2.0 * math.pi)
+    source = Provenance(rope_parameters={"rope_type": "axial", "rope_theta": theta}, model=model)
+    return Rope(host, pairing=pairing, head_dim=head_dim, sections=sections, source=source)
 
 
 def make_diffusers(held: Mapping[str, Any], pairing: str | None, model: ModelPart) -> Rope:
@@ -46,35 +61,5 @@ def make_diffusers(held: Mapping[str, Any], pairing: str | None, model: ModelPar
         host = np.concatenate([ladder(one, theta) for one in widths])
         width, sections = sum(widths), tuple(one // 2 for one in widths)
     model = replace(model, note=entry.get("note", ""), qk_head_dim=width)
-    return _make_rope(host, sections, theta, width, pairing or "interleaved", model)
-
-
-def _split_ladder(layout: str, head_dim: int, theta: float) -> tuple[np.ndarray, tuple[int, ...] | None]:
-    """Return frequencies and sections of a vision model by how its class uses a ladder."""
-    axes = 3 if layout == "thirds" else 2
-    if layout != "thirds" and head_dim % 4:
-        raise ValueError(f"head_dim is {head_dim}; expected a multiple of 4: two axes, and two features a block")
-    one = ladder(head_dim // axes // 2 * 2, theta)
-    if layout in ("columns first", "columns in turn"):  # blocks of the second axis stand before those of the first
-        both = np.zeros((2, one.size, 2))
-        both[0, :, 1] = both[1, :, 0] = one
-        return (both if layout == "columns first" else both.swapaxes(0, 1)).reshape(-1, 2), None
-    host = np.tile(one, axes)
-    if layout == "alternating":  # Pixtral deals one ladder to both axes in turn
-        host = ladder(head_dim, theta).reshape(-1, 2).T.ravel()
-    if layout == "turns":  # DINOv3: whole turns over coordinates from -1 to 1
-        host = host * (2.0 * math.pi)
-    return host, (one.size,) * axes
-
-
-def _make_rope(
-    frequencies: np.ndarray,
-    sections: tuple[int, ...] | None,
-    theta: float,
-    head_dim: int,
-    pairing: str | None,
-    model: ModelPart,
-) -> Rope:
-    """Return a Rope of several axes."""
     source = Provenance(rope_parameters={"rope_type": "axial", "rope_theta": theta}, model=model)
-    return Rope(frequencies, pairing=pairing, head_dim=head_dim, sections=sections, source=source)
+    return Rope(host, pairing=pairing or "interleaved", head_dim=width, sections=sections, source=source)

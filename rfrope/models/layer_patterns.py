@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from rfrope._core.arguments import show, whole
@@ -36,8 +37,7 @@ def list_kinds(
 ) -> tuple[str, ...] | None:
     """Return the kind of each layer from a config and the table's entry for its class; None if unknown."""
     count = count_layers(held)
-    if about is None:
-        return _check_count(read_names(held), count, "layer_types", padded=False)
+    about = {"explicit": True} if about is None else about
     key = about.get("names", "layer_types")
     names = read_names(held, key) if about else None  # an empty entry: all layers of one kind, named ""
     if names and about.get("halved") in names:  # a list of blocks, of which every second is no attention
@@ -46,24 +46,18 @@ def list_kinds(
         names = None if count is None else tuple(names[i % len(names)] for i in range(count))
     if names is None and "codes" in about and isinstance(held.get(about["codes"]["key"]), list | tuple):
         key, known = about["codes"]["key"], about["codes"]["kinds"]
-        for code in held[key]:
-            if str(code) not in known:
-                raise ValueError(f"{key} holds {show(code)}; expected one of {', '.join(known)}")
+        if others := [code for code in held[key] if str(code) not in known]:
+            raise ValueError(f"{key} holds {show(others[0])}; expected one of {', '.join(known)}")
         names = tuple(str(known[str(code)]) for code in held[key])
     if names is None and count is not None and "explicit" not in about:
         return _follow_pattern(held, about, count, windowed_from)
-    names = _check_count(names, count, key, padded="padded" in about)
+    if names is not None and count is not None and len(names) != count:
+        if "padded" not in about or len(names) < count:
+            raise ValueError(f"{key} has {len(names)} entries, and the config {count} layers; expected the same number")
+        names = names[:count]  # the class drops the rest
     if names and "last" in about:  # forced by the class
         names = (*names[:-1], about["last"])
     return names
-
-
-def _check_count(names: tuple[str, ...] | None, count: int | None, key: str, *, padded: bool) -> tuple[str, ...] | None:
-    if names is None or count is None or len(names) == count:
-        return names
-    if padded and len(names) > count:  # the class drops the rest
-        return names[:count]
-    raise ValueError(f"{key} has {len(names)} entries, and the config {count} layers; expected the same number")
 
 
 def _follow_pattern(
@@ -98,35 +92,13 @@ def _read_flags(held: Mapping[str, Any], key: str, count: int) -> tuple[bool, ..
     if not isinstance(flags, list | tuple) or len(flags) != count:
         raise ValueError(f"{key} is {show(flags)}; expected a list with a number for each of {count} layers")
     if key.startswith("no_rope_layers"):
-        return tuple(
-            bool(one if isinstance(one, bool) else whole(f"{key}[{i}]", one, 0, 1)) for i, one in enumerate(flags)
-        )
-    return tuple(bool(one) and positive(f"{key}[{i}]", one) > 0.0 for i, one in enumerate(flags))
+        flags = [one if isinstance(one, bool) else whole(f"{key}[{i}]", one, 0, 1) for i, one in enumerate(flags)]
+    else:
+        flags = [one and positive(f"{key}[{i}]", one) for i, one in enumerate(flags)]
+    return tuple(map(bool, flags))
 
 
 # -- which layers rotate, and by which RoPE ----------------------------------------------------------------------------
-
-
-def find_turning(
-    held: Mapping[str, Any], about: Mapping[str, Any], kinds: Sequence[str], still: Iterable[str], *, has_window: bool
-) -> tuple[bool, ...]:
-    """Return whether each layer rotates queries and keys: by the config's list, or else by its kind."""
-    key, count = about.get("turning"), len(kinds)
-    if key and held.get(key):
-        return _read_flags(held, key, count)
-    if "interval" in about:
-        name = about["interval"]
-        every = 4 if held.get(name) is None else whole(name, held[name], 1)
-        return tuple((i + 1) % every != 0 for i in range(count))
-    stopped = {*still, *NO_ATTENTION}
-    if "without_window" in about and not has_window:
-        return (about["without_window"] == "all",) * count
-    flags = [kind not in stopped for kind in kinds]
-    forced = about.get("forced")  # kinds of another list, which rotate under a condition
-    if forced and held.get(forced["if"], forced["equals"]) == forced["equals"]:
-        others = read_names(held, forced["key"]) or ()
-        flags = [flag or (i < len(others) and others[i] == forced["kind"]) for i, flag in enumerate(flags)]
-    return tuple(flags)
 
 
 def split_parameters(
@@ -136,9 +108,7 @@ def split_parameters(
     bases, scaled = held.get(about.get("bases", "")), held.get(about.get("scaled", ""))
     if isinstance(bases, list | tuple):
         found = sorted({positive(f"{about['bases']}[{i}]", one) for i, one in enumerate(bases) if one})
-        if len(found) == 1:
-            return {"": {**parameters, "rope_theta": found[0]}}
-        return {_name_base(one): {**parameters, "rope_theta": one} for one in found}
+        return {_name_base(one) if len(found) > 1 else "": {**parameters, "rope_theta": one} for one in found}
     if isinstance(scaled, list | tuple) and not {*range(count_layers(held) or 0)} <= {*scaled}:
         kept = ("rope_theta", "partial_rotary_factor")
         plain = {key: value for key, value in parameters.items() if key in kept}
@@ -164,15 +134,26 @@ def assign_ropes(
         if "" in names or not {*names, *NO_ATTENTION} >= {*kinds}:
             return None
         return tuple(kind if kind in names else None for kind in kinds)
-    flags = find_turning(held, about, kinds, still, has_window=has_window)
+    # whether each layer rotates: by the config's list, or else by its kind
+    flags: Iterable[bool] = [kind not in (*still, *NO_ATTENTION) for kind in kinds]
+    if "turning" in about and held.get(about["turning"]):
+        flags = _read_flags(held, about["turning"], len(kinds))
+    elif "interval" in about:
+        every = whole(about["interval"], 4 if held.get(about["interval"]) is None else held[about["interval"]], 1)
+        flags = [(i + 1) % every != 0 for i in range(len(kinds))]
+    elif "without_window" in about and not has_window:
+        flags = [about["without_window"] == "all"] * len(kinds)
+    elif "forced" in about and held.get(about["forced"]["if"], about["forced"]["equals"]) == about["forced"]["equals"]:
+        others = read_names(held, about["forced"]["key"]) or ()  # kinds of another list, which rotate under a condition
+        flags = [flag or other == about["forced"]["kind"] for flag, other in zip_longest(flags, others[: len(kinds)])]
+    # the RoPE of each layer that rotates
     if [*names] == [""]:
-        return tuple("" if turns else None for turns in flags)
-    if "bases" in about and held.get(about["bases"]):
-        bases = [_name_base(float(theta)) if theta else None for theta in held[about["bases"]]]
-        return tuple(bases) if len(bases) == len(kinds) else None
-    if "scaled" in names:
-        chosen = {*held[about["scaled"]]}
-        return tuple("scaled" if i in chosen else "unscaled" for i in range(len(kinds)))
-    ropes = about.get("ropes", {})
-    found = [ropes.get(kind, ropes.get("", kind)) for kind in kinds]
-    return tuple(name if turns and name in names else None for name, turns in zip(found, flags, strict=True))
+        ropes = [""] * len(kinds)
+    elif held.get(about.get("bases", "")) and {*kinds}.isdisjoint(names):
+        ropes = [_name_base(one or 0.0) for one in held[about["bases"]]]
+    elif "scaled" in names:
+        ropes = ["scaled" if i in held[about["scaled"]] else "unscaled" for i in range(len(kinds))]
+    else:
+        of_kind = about.get("ropes", {})
+        ropes = [of_kind.get(kind, of_kind.get("", kind)) for kind in kinds]
+    return tuple(name if turns and name in names else None for name, turns in zip(ropes, flags, strict=True))

@@ -51,6 +51,7 @@ class Part:
         # the entry with defaults for this config: that of its type, or that of this part in its parent
         self.table = table
         self.is_known = bool(table)
+        self.about_window: Mapping[str, Any] = table.get("window", {})
         # the table's rope_parameters, one dict or one for each kind of layer
         self.usual: Mapping[str, Any] = table.get("rope_parameters", {})
         self.has_usual_layers = MappingProxyType in map(type, self.usual.values())
@@ -181,18 +182,20 @@ class Part:
         There is one entry, named as the RoPE's own kind, if all windows are equal. The table's ``window`` says how a
         known class reads its config; in unknown types, ``layer_types`` names the layers with a window.
         """
-        if "window" not in self.table and self.is_known:
+        if self.window is None:
             return {layer: None}
-        about = self.table.get("window", {})
-        length, kinds = self._window_length(about), [layer] if layer else self._layer_kinds(about)
+        kinds = [layer] if layer else self._layer_kinds()
         usual = [kind for kind in kinds if kind.startswith(_WINDOWED) or kind.endswith("_sliding")]
-        windowed = about.get("windowed", usual)
-        found = {kind: length if kind in windowed else None for kind in kinds if length or kind == layer}
-        found = found or {layer: None}
-        return found if len(set(found.values())) > 1 else {layer: next(iter(found.values()))}
+        windowed = self.about_window.get("windowed", usual)
+        found = {kind: self.window if kind in windowed else None for kind in kinds}
+        return found if len(set(found.values())) > 1 else {layer: next(iter(found.values()), None)}
 
-    def _window_length(self, about: Mapping[str, Any]) -> int | None:
-        held, key = self.held, about.get("key", "sliding_window")
+    @cached_property
+    def window(self) -> int | None:
+        """First distance outside the window of layers that have one; None if no layer has."""
+        held, about, key = self.held, self.about_window, self.about_window.get("key", "sliding_window")
+        if self.is_known and "window" not in self.table:
+            return None
         length, apart = held.get(key, about.get("length")), held.get("per_layer_config")
         if held.get("use_sliding_window", about.get("used")) is False or not length:
             return None
@@ -212,10 +215,11 @@ class Part:
     @property
     def sees_both_sides(self) -> bool:
         """True if windows extend to both sides of a token."""
-        return self._is_encoder or "both" in self.table.get("window", {})
+        return self._is_encoder or "both" in self.about_window
 
-    def _layer_kinds(self, about: Mapping[str, Any]) -> list[str]:
+    def _layer_kinds(self) -> list[str]:
         """Return the kinds of layers that the RoPE of a config with one RoPE rotates."""
+        about = self.about_window
         if about.get("windowed") == ("",):
             return [""]
         kinds: Any = layer_patterns.read_names(self.held)
@@ -232,9 +236,8 @@ class Part:
     def layers(self, names: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
         """Return the kind of each layer and the name of its RoPE in the part, None without RoPE; empty if unknown."""
         about = self.table.get("layers", {}) if self.is_known else None
-        window = self.table.get("window", {})
-        length = self._window_length(window) if window else None
-        start = self.held.get("max_window_layers", window.get("first")) if "first" in window and length else None
+        window, has_window = self.about_window, bool(self.about_window and self.window)
+        start = self.held.get("max_window_layers", window.get("first")) if "first" in window and has_window else None
         kinds = layer_patterns.list_kinds(self.held, about, windowed_from=start)
         if kinds is None:
             return ()
@@ -243,14 +246,13 @@ class Part:
             *(about or {}).get("still", ()),
             *(kind for kind, one in self.usual.items() if one is None),
         ]
-        ropes = layer_patterns.assign_ropes(self.held, about, kinds, names, still, has_window=bool(length))
+        ropes = layer_patterns.assign_ropes(self.held, about, kinds, names, still, has_window=has_window)
         return () if ropes is None else tuple(zip(kinds, ropes, strict=True))
 
     def window_of(self, kind: str) -> int | None:
         """Return the first distance outside the window of a layer kind, or None."""
         ropes = self.table.get("layers", {}).get("ropes", {})
-        is_everywhere = self.table.get("window", {}).get("windowed") == ("",)
-        name = "" if is_everywhere else ropes.get(kind, ropes.get("", kind))
+        name = "" if self.about_window.get("windowed") == ("",) else ropes.get(kind, ropes.get("", kind))
         return next(iter(self.windows(name).values()))
 
     # -- rotary parameters ---------------------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ def list_parameters(part: Part) -> dict[str, dict[str, Any]]:
                 f"rope_parameters holds {', '.join(flat)} beside dicts of layers; expected {flat[0]} in each dict that "
                 "it applies to"
             )
-        if odd := [layer for layer in parameters if looks_like_rope(layer, None)]:
+        if odd := [layer for layer in parameters if looks_like_rope(layer, "")]:
             raise ValueError(f"rope_parameters holds {odd[0]}; expected its keys beside the others, or kinds of layers")
         return {layer: dict(one) for layer, one in parameters.items() if isinstance(one, Mapping)}
     if "by_layer" in part.table and (by_kind := _read_lists(part)):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -184,18 +186,17 @@ def can_relocate(
     old_len = 1 if cached_len is None else whole("cached_len", cached_len, 1)
     new_len = None if seq_len is None else whole("seq_len", seq_len, 1)
 
+    @cache
     def ropes(length: int) -> tuple[Rope, ...]:
         return from_config(raw, seq_len=length, pairing=pairing)
 
-    short, endless = ropes(1), ropes(MOST)
+    def differs(i: int, length: int) -> bool:
+        return not _are_same(ropes(1)[i], ropes(length)[i])
+
     found = []
-    for i, rope in enumerate(short):
-        constant = None
-        if not _are_same(rope, endless[i]):  # the longest text with the RoPE of one position, by bisection
-            constant, high = 1, MOST
-            while high - constant > 1:
-                middle = (constant + high) // 2
-                constant, high = (middle, high) if _are_same(rope, ropes(middle)[i]) else (constant, middle)
+    for i, rope in enumerate(ropes(1)):
+        # the longest text with the RoPE of one position
+        constant = bisect_left(range(MOST), True, 2, key=partial(differs, i)) - 1 if differs(i, MOST) else None
         longest = rope.context if isinstance(rope.context, int) else 1
         before, after = (ropes(length)[i] for length in (old_len, longest if new_len is None else new_len))
         found.append(_judge(before, after, constant, _describe_chunks(raw)))
@@ -209,20 +210,28 @@ def _are_same(one: Rope, other: Rope) -> bool:
 
 def _judge(before: Rope, after: Rope, constant: int | None, chunks: str) -> RopeRelocation:
     """Return the answer for keys rotated by one Rope and to be rotated by another."""
-    model = after.source.model
+    model, obstacles = after.source.model, []
     changed = tuple(np.flatnonzero(np.asarray(before.frequencies) != np.asarray(after.frequencies)).tolist())
-    same = _are_same(before, after)
-    obstacle = _find_obstacle(after)
-    if not same:
-        what = f"the frequencies of {len(changed)} of {after.n_blocks} blocks" if changed else "the attention factor"
-        verb = "are" if changed else "is"
-        obstacle = (
-            f"{what} {verb} not the same in both texts, as in any up to {constant} positions; first "
+    if not (same := _are_same(before, after)):
+        what = (
+            f"the frequencies of {len(changed)} of {after.n_blocks} blocks are"
+            if changed
+            else "the attention factor is"
+        )
+        obstacles.append(
+            f"{what} not the same in both texts, as in any up to {constant} positions; first "
             "rotation.rerotate(k, positions, cached_rope, rope)"
-        ) + (f"; and {obstacle}" if obstacle else "")
-    facts = [f"{'the last ' if model.turns_last else ''}{after.rotary_dim} features of a key turn"]
-    if model.turns_last:
-        facts[0] += ", which latent attention caches apart"
+        )
+    # why keys cannot move at any text length
+    if model.unmovable:
+        obstacles.append(model.unmovable)
+    elif after.pairing is None:
+        obstacles.append(f"this model has a pairing of its own: {model.note}")
+    elif model.pairing_from == "assumed":
+        unknown = f"the model type {model.model_type!r} is not in the table, so its pairing is unknown; pass pairing="
+        obstacles.append(unknown)
+    apart = ", which latent attention caches apart" if model.turns_last else ""
+    facts = [f"{'the last ' if apart else ''}{after.rotary_dim} features of a key turn{apart}"]
     if model.cached_pairing:
         facts.append(
             f"transformers caches them paired {model.cached_pairing!r}, and an engine that turns them in place caches "
@@ -232,15 +241,15 @@ def _judge(before: Rope, after: Rope, constant: int | None, chunks: str) -> Rope
     if known(model.model_type).get("sections") == "own":
         facts.append("its sections have an order of their own, so keys move by one number for all axes")
     facts += [f"in texts of up to {constant} positions; beyond, frequencies depend on the length"] if constant else []
-    reason = obstacle or "; ".join(facts)
-    moved_by = None if same else before
-    return RopeRelocation(model.name, not obstacle, reason, after, moved_by, changed, constant, model.layers)
+    reason = "; and ".join(obstacles) or "; ".join(facts)
+    cached = None if same else before
+    return RopeRelocation(model.name, not obstacles, reason, after, cached, changed, constant, model.layers)
 
 
 def _describe_chunks(raw: Mapping[str, Any]) -> str:
     """Return how vLLM and SGLang count positions of keys with dual chunk attention, or ""."""
-    about, key = raw.get("dual_chunk_attention_config"), "dual_chunk_attention_config"
-    if not isinstance(about, Mapping):
+    key = "dual_chunk_attention_config"
+    if not isinstance(about := raw.get(key), Mapping):
         return ""
     size, near = (
         whole(f"{key}.{name}", about.get(name, usual)) for name, usual in (("chunk_size", 8192), ("local_size", 1000))
@@ -249,15 +258,3 @@ def _describe_chunks(raw: Mapping[str, Any]) -> str:
         f"with dual chunk attention vLLM and SGLang turn them by positions modulo {size - near}, so take old and "
         "new positions modulo that; transformers does not"
     )
-
-
-def _find_obstacle(rope: Rope) -> str:
-    """Return why keys rotated by a Rope cannot move at any text length, or ""."""
-    model = rope.source.model
-    if model.unmovable:
-        return model.unmovable
-    if rope.pairing is None:
-        return f"this model has a pairing of its own: {model.note}"
-    if model.pairing_from == "assumed":
-        return f"the model type {model.model_type!r} is not in the table, so its pairing is unknown; pass pairing="
-    return ""

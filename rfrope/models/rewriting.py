@@ -22,6 +22,7 @@ _LAGS = 2**12  # per chunk
 _ATTENTION = ("attention_factor", "mscale", "mscale_all_dim")
 SAME = 1e-12  # relative; rules are evaluated in float64
 _ROUNDED = 2.0**-23  # frequencies may have been rounded to float32
+_BESIDE = ("rope_theta", "partial_rotary_factor")  # of the dict
 _OTHERWISE = ("alpha", "mrope_section")  # HunYuan's own class, and axes that the Rope has no more
 
 
@@ -88,16 +89,20 @@ def rewrites(config: ConfigRope) -> Iterator[dict[str, Any]]:
     of YaRN goes into ``mscale`` and ``mscale_all_dim``, which more engines read. Anything else goes into longrope's
     lists of factors with equal contexts, so that no length switches between them.
     """
-    scheme = config.scheme
-    if scheme == "default":
+    if (scheme := config.scheme) == "default":
         yield _write(config, None)
         return
-    scaling = {key: value for key, value in config.values.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    scaling = {key: value for key, value in config.values.items() if key not in _BESIDE}
     if scaling.get("factor") is not None:
         scaling["factor"] = float(scaling["factor"])
     yield _write(config, scaling)
     if scheme == "yarn":
-        yield from _yarn(config, scaling)
+        # without default values, then with the attention factor as a ratio of two scales
+        kept = {key: value for key, value in scaling.items() if key not in _ATTENTION and RAMP.get(key) != value}
+        kept["factor"] = float(kept.get("factor") or config.context / kept["original_max_position_embeddings"])
+        yield _write(config, kept)
+        if scales := split_attention(kept["factor"], config.rope.attention_factor):
+            yield _write(config, kept | scales)
     if scheme in ("linear", "yarn", "llama3", "dynamic"):
         # longrope's lists that give these frequencies at every length
         frequencies, attention = np.asarray(config.rope.frequencies), config.rope.attention_factor
@@ -126,7 +131,7 @@ def keep_scheme(rope: Rope, context: int | None, engine: str) -> dict[str, Any] 
             values.setdefault(key, rope.context)  # transformers' own default
         if name == "yarn":
             values.setdefault("factor", rope.context / values[key])
-        raw = {name: values[name] for name in ("rope_theta", "partial_rotary_factor")}
+        raw = {name: values[name] for name in _BESIDE}
         raw |= {"max_position_embeddings": context, "rope_scaling": None if name == "default" else values}
         made = from_rope_parameters(values, **sizes)
         if not is_same(made, rope, _ROUNDED) or (name == "dynamic" and context != rope.context):
@@ -152,19 +157,7 @@ def is_same(one: Any, other: Any, error: float = SAME) -> bool:
 def _write(config: ConfigRope, scaling: dict[str, Any] | None) -> dict[str, Any]:
     """Return the config with its RoPE in the format of transformers 4."""
     changed = {key: value for key, value in config.raw.items() if key not in DICTS}
-    changed["rope_theta"] = config.values["rope_theta"]
-    if "partial_rotary_factor" in config.values:
-        changed["partial_rotary_factor"] = config.values["partial_rotary_factor"]
+    changed |= {key: config.values[key] for key in _BESIDE if key in config.values}
     if scaling is not None:
         changed["rope_scaling"] = {"type": scaling["rope_type"], **scaling}
     return changed
-
-
-def _yarn(config: ConfigRope, scaling: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield YaRN without default values, then with the attention factor as a ratio of two scales."""
-    kept = {key: value for key, value in scaling.items() if key not in _ATTENTION and RAMP.get(key) != value}
-    factor = kept.get("factor") or config.context / kept["original_max_position_embeddings"]
-    kept["factor"] = float(factor)
-    yield _write(config, kept)
-    if scales := split_attention(factor, config.rope.attention_factor):
-        yield _write(config, kept | scales)

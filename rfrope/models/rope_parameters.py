@@ -166,7 +166,14 @@ def read_scheme(
     if named.get("type", name) != name:
         raise _report_difference("rope_parameters['type']", named["type"], "rope_type", named)
     scheme = _RECORDS["dynamic with alpha" if name == "dynamic" and "alpha" in given else name]
-    _check_keys(scheme, given)
+    if unused := [key for key in given if key not in scheme.known and key not in scheme.ignored]:
+        others = [other for other in _RECORDS if unused[0] in _RECORDS[other].known]
+        which = f"which {scheme.name!r} does not use ({', '.join(others)} would)" if others else "which is unknown"
+        expected = f"expected for {scheme.name!r}: {', '.join(scheme.known)}"
+        raise ValueError(f"rope_parameters holds {show(unused[0])}, {which}; {expected}")
+    if missing := [key for key in scheme.required if key not in given]:
+        needs = f"{scheme.name!r} needs {', '.join(scheme.required)}"
+        raise ValueError(f"rope_parameters lacks {', '.join(missing)}; {needs}")
     values = {key: KEYS[key](f"rope_parameters[{key!r}]", value) for key, value in given.items() if key in KEYS}
     usual = {"rope_theta": (rope_theta, DEFAULT_THETA), "partial_rotary_factor": (partial_rotary_factor, 1.0)}
     for key, (beside, default) in usual.items():
@@ -195,16 +202,3 @@ def join_dicts(config: Mapping[str, Any]) -> dict[str, Any]:
 def _report_difference(name: str, value: Any, key: str, values: Mapping[str, Any]) -> ValueError:
     other = f"rope_parameters[{show(key)}] is {show(values[key])}"
     return ValueError(f"{name} is {show(value)}, but {other}; expected one of them, or equal values")
-
-
-def _check_keys(record: registry.Scheme, given: dict[str, Any]) -> None:
-    name = record.name
-    for key in given:
-        if key not in record.known and key not in record.ignored:
-            others = [other for other in _RECORDS if key in _RECORDS[other].known]
-            which = f"which {name!r} does not use ({', '.join(others)} would)" if others else "which is unknown"
-            expected = f"expected for {name!r}: {', '.join(record.known)}"
-            raise ValueError(f"rope_parameters holds {show(key)}, {which}; {expected}")
-    if not given.keys() >= set(record.required):
-        missing = ", ".join(key for key in record.required if key not in given)
-        raise ValueError(f"rope_parameters lacks {missing}; {name!r} needs {', '.join(record.required)}")
