@@ -18,55 +18,14 @@ from rfrope.models.buffers import HALVES, ROUNDED, Buffer, bits, find_buffers
 from rfrope.models.configs import from_config, is_config, perceives, read_rope
 from rfrope.models.layering import list_layers, show_layers
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_width
+from rfrope.models.verdicts import EXCEEDS, Finding
 from rfrope.rotation.rope import Rope, refuse_polar
 
-_EXCEEDS = 1e-3  # error of cos and sin
 _UNBOUNDED = 2**24  # positions to follow frequencies for if there is no context
 _TABLES = "the tables of a model are for blocks of two features"
 _NUMBER = re.compile(r"\.(\d+)\.")
 _SWITCH = "use_rope"  # attribute of attention of Llama 4, SmolLM3 and Mistral Large 4 in transformers
 _UNSEEN = "which layers turn{}; rfrope.models.probe runs the model"
-
-
-@dataclass(frozen=True)
-class Finding(Result):
-    """One fault.
-
-    Attributes
-    ----------
-    kind : str
-        One of "uninitialised", "width", "half precision", "frequencies", "attention factor", "rows", "too short",
-        "pairing", "layers"; from `probe` also "positions", "sections", "direction", "heads", "state", "not linear",
-        "attention" (it does not get the result of the rotation), "softmax scale".
-    where : str
-        Name of the buffer, table or layer.
-    text : str
-        The fault, and the known mistake that it looks like.
-    position : int or None
-        First position at which a cos or sin is off by more than 1e-3; None if there is none within the context, or
-        below 2^24 without a context. From `probe`, the first of the measured positions.
-
-    See Also
-    --------
-    models.audit, models.probe
-
-    Examples
-    --------
-    >>> import rfrope
-    >>> rope = rfrope.Rope(rfrope.geometric(8), context=64)
-    >>> found = rfrope.models.audit(rfrope.geometric(8, base=1e5), rope)
-    >>> found.findings[0].kind, found.findings[0].where, found.findings[0].position
-    ('frequencies', 'frequencies', 1)
-    """
-
-    kind: str
-    where: str
-    text: str
-    position: int | None = None
-
-    def __str__(self) -> str:
-        first = "" if self.position is None else f"; off by more than {_EXCEEDS:g} first at position {self.position}"
-        return f"{self.where}: {self.text}{first}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +75,7 @@ class Audit(Result):
         lines += [f"  {finding}" for finding in self.findings]
         if self.passed and self.exceeds is not None:
             lines.append(
-                f"  rounding alone makes cos and sin wrong by more than {_EXCEEDS:g} first at position {self.exceeds}"
+                f"  rounding alone makes cos and sin wrong by more than {EXCEEDS:g} first at position {self.exceeds}"
             )
         lines += [f"  not checked: {self.unchecked}"] if self.unchecked else []
         return "\n".join(lines)
@@ -178,20 +137,14 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     """
     length = None if context is None else whole("context", context, 1)
     meant = read_expected(what, rope)
-    found, checked, exceeds = [], [], []
-    for buffer in find_buffers(what):
-        if (judged := judge(buffer, meant, length)) is None:
-            continue
-        _, findings, first = judged
-        checked.append(buffer.name)
-        found += findings
-        exceeds += [] if first is None else [first]
-    if not checked:
+    judged = {buffer.name: found for buffer in find_buffers(what) if (found := judge(buffer, meant, length))}
+    if not judged:
         raise ValueError("what holds nothing that rope describes; expected a Rope or config of the same model")
     asked = length if length is not None else max((_context(one) or 0 for one in meant), default=0) or None
     switches, seen, unchecked = _check_switches(what, rope)
-    found += switches
-    return Audit(merge_shared(found), (*checked, *seen), asked, min(exceeds, default=None), unchecked)
+    faults = [fault for _, found, _ in judged.values() for fault in found]
+    exceeds = min((first for *_, first in judged.values() if first is not None), default=None)
+    return Audit(merge_shared([*faults, *switches]), (*judged, *seen), asked, exceeds, unchecked)
 
 
 # -- the expected Ropes ------------------------------------------------------------------------------------------------
@@ -258,7 +211,7 @@ def _compare(buffer: Buffer, rope: Rope, length: int | None) -> tuple[list[Findi
     context = _context(rope) if length is None else length
     reading = buffers.read(buffer, rope) if buffer.is_table else None
     stretched = _find_stretched(buffer.values if reading is None else reading.frequencies, rope)
-    first = buffers.first_off(buffer, stretched or rope, _EXCEEDS, _UNBOUNDED if context is None else context)
+    first = buffers.first_off(buffer, stretched or rope, EXCEEDS, _UNBOUNDED if context is None else context)
     if reading is None:
         faults = _check_frequencies(buffer, rope, is_stretched=stretched is not None)
     else:

@@ -147,17 +147,16 @@ def _read_array(name: str, value: Any, attention_factor: float | None = None, la
     squeezed = host.reshape([n for n in host.shape if n != 1] or [1])
     if squeezed.ndim == 1 and host.ndim > 1 and (np.iscomplexobj(host) or name.rpartition(".")[2] in TABLES):
         squeezed = squeezed[None]  # a table with one row
-    if np.iscomplexobj(squeezed) and squeezed.ndim == 2:
-        return Buffer(name, np.stack([squeezed.real, squeezed.imag], axis=1), dtype, layer=layer)
-    if squeezed.ndim == 3 and squeezed.shape[-1] == 2:
-        return Buffer(name, np.moveaxis(squeezed, -1, 1), dtype, layer=layer)
     if squeezed.ndim == 1 and not np.iscomplexobj(squeezed):
         factor = None if attention_factor is None else float(attention_factor)
         return Buffer(name, squeezed.astype(np.float64), dtype, factor, layer=layer)
+    if np.iscomplexobj(squeezed) and squeezed.ndim == 2:
+        squeezed = np.stack([squeezed.real, squeezed.imag], axis=-1)
+    if squeezed.ndim == 3 and squeezed.shape[-1] == 2:
+        return Buffer(name, np.moveaxis(squeezed, -1, 1), dtype, layer=layer)
     if squeezed.ndim == 2 and squeezed.shape[1] % 2 == 0:
         # by the first row, in which sin is 0 and cos is not
-        blocks = squeezed.shape[1] // 2
-        halves, neighbours = (squeezed[:, :blocks], squeezed[:, blocks:]), (squeezed[:, 0::2], squeezed[:, 1::2])
+        halves, neighbours = np.split(squeezed, 2, axis=1), (squeezed[:, 0::2], squeezed[:, 1::2])
         orders = (halves, halves[::-1], neighbours)
         nearest = min(orders, key=lambda parts: float(np.sum(np.abs(parts[1][0]) - np.abs(parts[0][0]))))
         return Buffer(name, np.stack(nearest, axis=1), dtype, layer=layer)

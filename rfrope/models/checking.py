@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import re
@@ -13,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, libraries
-from rfrope._core.arguments import listed, path_of, show, whole
-from rfrope.engines import REFERENCE, find_engine
+from rfrope._core.arguments import path_of, show, whole
+from rfrope.engines import REFERENCE
 from rfrope.engines.overrides import TYPED, override
 from rfrope.engines.record import RefusedError
 from rfrope.models.auditing import audit
 from rfrope.models.buffers import list_tensors, read_stored
-from rfrope.models.comparing import EngineReport, RopeComparison, compare
+from rfrope.models.comparing import EngineReport, RopeComparison, compare, find_readings
 from rfrope.models.configs import is_config, perceives, read
 from rfrope.models.diffing import Change, diff
 from rfrope.models.gguf import find_gguf, read_metadata
@@ -29,7 +30,7 @@ from rfrope.models.probing import Probe, probe
 from rfrope.models.repairing import REPAIRED
 from rfrope.models.rewriting import SAME
 from rfrope.models.rope_parameters import DICTS
-from rfrope.models.verdicts import KINDS, Check, CheckFinding
+from rfrope.models.verdicts import KINDS, Check, Finding
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import describe_reach, stretched
 from rfrope.scaling.schemes import sharpen_yarn
@@ -100,13 +101,9 @@ def check(
     """
     length = None if context is None else whole("context", context, 1)
     target, against = (getattr(one, "_orig_mod", one) for one in (target, against))  # of torch.compile
-    names = None
-    if engines is not None:
-        given = (engines,) if isinstance(engines, str) else listed("engines", engines, "a list of names")
-        names = [find_engine("engines", name, "reading")[0] for name in given]
+    names = None if engines is None else [*find_readings(engines)]
     config, other = _read_side("target", target), None if against is None else _read_side("against", against)
-    rope: tuple[str, ...] = ()
-    made: dict[CheckFinding, list[str]] = {}  # what each engine does, and of which RoPEs
+    made: dict[Finding, list[str]] = {}  # what each engine does, and of which RoPEs
     if not is_config(config):
         if against is None:
             raise ValueError(f"against is None, and target is {show(target)}, without a config; expected against=")
@@ -115,14 +112,17 @@ def check(
         layers = list_layers(config)
     except (ValueError, TypeError) as error:
         kind = "wrong" if isinstance(error, RefusedError) or is_broken(config) else "unknown"
-        return _conclude([CheckFinding(kind, "", str(error))])
+        return _conclude([Finding(kind, "", str(error))])
     rope = tuple(_describe(kind, is_alone=len(layers.kinds) == 1) for kind in layers.kinds)
     found = [*_check_layers(layers, config)]
     found += _audit(target, None, length) if hasattr(target, "named_modules") else ()
     if isinstance(target, str | os.PathLike) and os.path.isdir(target) and not isinstance(config, str):
         found += _check_stored(os.fspath(target), config, layers)
-    for part, kinds in _group(layers).items():
-        found += _check_part(config, part, kinds, names, length, made)
+    turning: list[Any] = [kind for kind in layers.kinds if kind.rope is not None and not perceives(kind.part)]
+    read_text = (kind for kind in turning if isinstance(kind.rope.context, int))
+    for part, kinds in itertools.groupby(read_text, lambda kind: kind.part):
+        ropes = {kind.rope_name: kind.rope for kind in kinds}
+        found += _check_part(config, part, ropes, names, length, made)
     everything = {label for labels in made.values() for label in labels}
     told = [
         one if everything <= {*labels} else replace(one, where=f"{one.where}, {' and '.join(labels)}")
@@ -156,9 +156,8 @@ def _read_side(name: str, value: Any) -> Any:
         raise type(error)(said) from None
 
 
-def _conclude(found: list[CheckFinding], rope: tuple[str, ...] = (), engines: Iterable[CheckFinding] = ()) -> Check:
-    kinds = [*KINDS]
-    ordered = sorted(dict.fromkeys(found), key=lambda one: kinds.index(one.kind))
+def _conclude(found: list[Finding], rope: tuple[str, ...] = (), engines: Iterable[Finding] = ()) -> Check:
+    ordered = sorted(dict.fromkeys(found), key=lambda one: [*KINDS].index(one.kind))
     return Check(KINDS[ordered[0].kind] if ordered else "right", tuple(ordered), rope, tuple(engines))
 
 
@@ -177,16 +176,7 @@ def _describe(kind: LayerKind, *, is_alone: bool) -> str:
 # -- the config alone --------------------------------------------------------------------------------------------------
 
 
-def _group(layers: Layers) -> dict[str, list[LayerKind]]:
-    """Return the kinds of layers with RoPE of each part that reads text."""
-    parts: dict[str, list[LayerKind]] = {}
-    for kind in layers.kinds:
-        if kind.rope is not None and not perceives(kind.part) and isinstance(kind.rope.context, int):
-            parts.setdefault(kind.part, []).append(kind)
-    return parts
-
-
-def _check_layers(layers: Layers, config: Any) -> Iterator[CheckFinding]:
+def _check_layers(layers: Layers, config: Any) -> Iterator[Finding]:
     """Yield what the config itself says wrong, leaves open, or says of its own."""
     seen, has_base = set(), isinstance(config, str) or re.search(_BASE, json.dumps(config, default=str))
     for kind in layers.kinds:
@@ -197,22 +187,22 @@ def _check_layers(layers: Layers, config: Any) -> Iterator[CheckFinding]:
         where, model = rope.source.model.name, rope.source.model
         if model.pairing_from == "assumed":
             text = f"model_type {show(model.model_type)} is not known, nor is its pairing: half is assumed"
-            yield CheckFinding("unknown", where, text, 'rfrope.from_config(config, pairing="half" or "interleaved")')
+            yield Finding("unknown", where, text, fix='rfrope.from_config(config, pairing="half" or "interleaved")')
         base = rope.source.rope_parameters.get("rope_theta", 2.0)
         if base <= 1.0:
             text = f"rope_theta is {base:g}: no block turns slower than 1 radian a position, so far scores are noise"
-            yield CheckFinding("wrong", where, text, "rope_theta: 10000.0, or the base of the training")
+            yield Finding("wrong", where, text, fix="rope_theta: 10000.0, or the base of the training")
         elif not has_base:
-            yield CheckFinding("note", where, f"the config has no base: that of the class, {base:g}, is taken")
+            yield Finding("note", where, f"the config has no base: that of the class, {base:g}, is taken")
         if caution := describe_reach(rope):
-            yield CheckFinding("wrong" if _falls_short(rope) else "note", where, caution)
-        yield from (CheckFinding("caution", where, said) for said in model.remarks)
-        yield from [CheckFinding("note", where, model.note)] if model.note else []
+            yield Finding("wrong" if _falls_short(rope) else "note", where, caution)
+        yield from (Finding("caution", where, said) for said in model.remarks)
+        yield from [Finding("note", where, model.note)] if model.note else []
         if cost := _describe_cost(rope):
-            yield CheckFinding("note", where, cost)
+            yield Finding("note", where, cost)
 
 
-def _check_stored(folder: str, config: Any, layers: Layers) -> Iterator[CheckFinding]:
+def _check_stored(folder: str, config: Any, layers: Layers) -> Iterator[Finding]:
     """Yield differences between the config and frequencies stored beside the weights.
 
     These are notes: transformers computes its own, and its older versions stored them without the scheme.
@@ -221,12 +211,12 @@ def _check_stored(folder: str, config: Any, layers: Layers) -> Iterator[CheckFin
         stored = read_stored(folder)
         faults = audit(stored, config).findings if stored else ()
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
-        yield CheckFinding("note", "safetensors", f"stored frequencies are not read: {error}")
+        yield Finding("note", "safetensors", f"stored frequencies are not read: {error}")
         return
     is_plain = all(rope.source.rope_parameters["rope_type"] == "default" for rope in layers.ropes.values())
     for one in faults:
         kind = "wrong" if is_plain and one.kind != "half precision" else "note"
-        yield CheckFinding(kind, one.where, f"stored beside the weights: {one.text}; engines that load them use them")
+        yield Finding(kind, one.where, f"stored beside the weights: {one.text}; engines that load them use them")
 
 
 def _falls_short(rope: Rope) -> bool:
@@ -257,20 +247,19 @@ def _describe_cost(rope: Rope) -> str:
 def _check_part(
     config: Mapping[str, Any] | str,
     part: str,
-    kinds: list[LayerKind],
+    ropes: dict[str, Rope],
     names: list[str] | None,
     length: int | None,
-    told: dict[CheckFinding, list[str]],
-) -> Iterator[CheckFinding]:
+    told: dict[Finding, list[str]],
+) -> Iterator[Finding]:
     """Yield findings on the length that is asked for and on engines, and list what each engine does."""
-    ropes = {kind.rope_name: kind.rope for kind in kinds if kind.rope is not None}
     reach = min(_reach(rope) for rope in ropes.values())
     made = {name: rope.source.rope_parameters for name, rope in ropes.items()}
     if is_longer := length is not None and length > reach:
         made = _extend(ropes, length or 0)
         typed = "llama.cpp" if isinstance(config, str) else REFERENCE
         fix = override(typed, made.get("", made), length or 0, part=part) if made else ""
-        yield CheckFinding("wrong", part, f"{length} positions are requested, and the RoPE reaches {reach}", fix)
+        yield Finding("wrong", part, f"{length} positions are requested, and the RoPE reaches {reach}", fix=fix)
         if made and not isinstance(config, str):
             config = _write(config, part, made.get("", made), length or 0)
     if isinstance(config, str):  # a GGUF, which one engine reads
@@ -280,7 +269,7 @@ def _check_part(
     except ValueError as error:
         if names is not None:
             raise
-        yield CheckFinding("note", "engines", str(error))
+        yield Finding("note", "engines", str(error))
         return
     compared = [one for one in comparisons if one.name in {rope.source.model.name for rope in ropes.values()}]
     has_lengths = len({one.name for one in compared}) < len(compared)
@@ -293,7 +282,7 @@ def _check_part(
             text = "; ".join(engine.findings) or engine.reason or same
             has_run = engine.engine == one.reference or engine.sources[0].startswith("tools/observe_engines")
             about = f"{engine.engine} {engine.version}{'' if has_run else ' (read, not run)'}"
-            told.setdefault(CheckFinding(kind, about, text, fix), []).append(label)
+            told.setdefault(Finding(kind, about, text, fix=fix), []).append(label)
 
 
 def _reach(rope: Rope) -> int:
@@ -357,7 +346,7 @@ def _choose_fix(
 # -- against another ---------------------------------------------------------------------------------------------------
 
 
-def _audit(model: Any, rope: Any, length: int | None) -> Iterator[CheckFinding]:
+def _audit(model: Any, rope: Any, length: int | None) -> Iterator[Finding]:
     """Yield faults of a running model: of its buffers, or if they are right, of what it does when it is run."""
     kind, left = "note", ""
     try:
@@ -367,8 +356,7 @@ def _audit(model: Any, rope: Any, length: int | None) -> Iterator[CheckFinding]:
     else:
         for one in held.findings:
             fix = "rfrope.models.repair(model)" if one.kind in REPAIRED else ""
-            at = "" if one.position is None else f"; cos and sin are wrong from position {one.position}"
-            yield CheckFinding("wrong", one.where, f"{one.text}{at}", fix)
+            yield replace(one, kind="wrong", fix=fix)
         if held.findings:
             left = "how it turns queries and keys, until its buffers are right"
     if kind == "unknown" or not left:
@@ -379,9 +367,9 @@ def _audit(model: Any, rope: Any, length: int | None) -> Iterator[CheckFinding]:
             left = f"{left or 'how it turns queries and keys'}; running it raises {type(error).__name__}: {said}"
         else:
             left = ""
-            yield from (CheckFinding("wrong", one.where, one.text) for one in found.findings)
+            yield from (Finding("wrong", one.where, one.text) for one in found.findings)
     if left:
-        yield CheckFinding(kind, "running model", f"not checked: {left}")
+        yield Finding(kind, "running model", f"not checked: {left}")
 
 
 def _run(model: Any, rope: Any) -> Probe:
@@ -403,7 +391,7 @@ def _run(model: Any, rope: Any) -> Probe:
             one.data.copy_(values)
 
 
-def _compare_sides(sides: tuple[Any, Any], configs: tuple[Any, Any], length: int | None) -> Iterator[CheckFinding]:
+def _compare_sides(sides: tuple[Any, Any], configs: tuple[Any, Any], length: int | None) -> Iterator[Finding]:
     """Yield differences between two sides that should have the same RoPE: models, and what was read of them."""
     paths = [*map(find_gguf, configs)]
     if hasattr(sides[1], "named_modules"):
@@ -418,7 +406,7 @@ def _compare_sides(sides: tuple[Any, Any], configs: tuple[Any, Any], length: int
         said = re.sub("^new", "against", re.sub("^old", "target", str(error)))
         if not all(map(is_config, configs)):
             raise type(error)(said) from None
-        yield CheckFinding("unknown", "", said)
+        yield Finding("unknown", "", said)
         return
     is_alone = len(found.layers) + found.n_same == 1
     for one in found.layers:
@@ -431,9 +419,9 @@ def _compare_sides(sides: tuple[Any, Any], configs: tuple[Any, Any], length: int
             fix = _fix_diff(changes, "" if paths[1] is None else read_metadata(paths[1]).name)
             far = "" if one.differs_from is None else f": scores differ from distance {one.differs_from} on"
             said = f"the two sides differ: {', '.join(map(str, changes)) or 'frequencies'}{far}"
-            yield CheckFinding("note" if is_part else "wrong", label, said, fix)
+            yield Finding("note" if is_part else "wrong", label, said, fix=fix)
         elif noted := [str(each) for each in one.changes if each.what == "max_position_embeddings"]:
-            yield CheckFinding("note", label, f"the same rotation, and {noted[0]}")
+            yield Finding("note", label, f"the same rotation, and {noted[0]}")
 
 
 def _matters(change: Change, *, is_gguf: bool) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +27,7 @@ from rfrope.models.rewriting import (
     relative_error,
     rewrites,
     score,
+    shorten,
 )
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
 from rfrope.rotation.rope import Rope
@@ -319,11 +319,7 @@ def compare(
     (False, ('SGLang: scores are 1.296 times as large, at every distance; it does not read attention_factor',))
     """
     raw, _ = read(config)
-    if engines is None:
-        readings = {engine.name: engine.reading for engine in registry.records() if engine.reading is not None}
-    elif names := (engines,) if isinstance(engines, str) else listed("engines", engines, "a list of names"):
-        readings = dict(registry.find_engine(f"engines[{i}]", name, "reading") for i, name in enumerate(names))
-    else:
+    if not (readings := find_readings(engines)):
         raise ValueError("engines is empty; expected at least one name")
     length = None if seq_len is None else whole("seq_len", seq_len, 1)
     found = [(rope, part.part.held) for part in read_parts(raw) for rope in part.ropes.values()]
@@ -333,6 +329,14 @@ def compare(
         for one in (choose_lengths(rope) or (1,) if length is None else (length,))
     ]
     return Comparison(tuple(ropes))
+
+
+def find_readings(engines: Iterable[str] | None) -> dict[str, Reading]:
+    """Return how engines read configs, by name; None for all."""
+    if engines is None:
+        return {engine.name: engine.reading for engine in registry.records() if engine.reading is not None}
+    names = (engines,) if isinstance(engines, str) else listed("engines", engines, "a list of names")
+    return dict(registry.find_engine(f"engines[{i}]", name, "reading") for i, name in enumerate(names))
 
 
 def _describe(rope: Rope, raw: Mapping[str, Any], part: Mapping[str, Any], seq_len: int) -> ConfigRope:
@@ -493,22 +497,13 @@ def _list_advice(found: RopeComparison) -> Iterator[str]:
     """Yield lines on the suggested change of the config and its effect."""
     yield "Write into the config:"
     for key, value in found.write.items():
-        yield f"  remove {key}" if value is None else f'  "{key}": {_shorten(value)}'
+        yield f"  remove {key}" if value is None else f'  "{key}": {shorten(value)}'
     scaling = found.write.get("rope_scaling") or {}
     if scaling.get("rope_type") == "longrope" and found.scheme != "longrope":
         yield f"These lists fix the frequencies for {found.seq_len} positions, at every length."
     yield f"Then these agree: {', '.join(found.then_agree)}."
     if found.still_differ:
         yield f"No change that was tried makes these agree: {', '.join(found.still_differ)}."
-
-
-def _shorten(value: Any) -> str:
-    """Return a value as JSON, with long lists shortened."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f'"{key}": {_shorten(inner)}' for key, inner in value.items()) + "}"
-    if isinstance(value, list) and len(value) > 4:
-        return f"[{value[0]:.6g}, {value[1]:.6g}, ... {value[-1]:.6g}]"
-    return json.dumps(value)
 
 
 # -- changes to the config ---------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from rfrope._core.results import Result
 from rfrope.models.configs import is_config, perceives, read_rope
 from rfrope.models.gguf import REORDERED
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
-from rfrope.models.rewriting import SHARE, choose_lengths, first_difference, relative_error
+from rfrope.models.rewriting import SHARE, choose_lengths, first_difference, relative_error, shorten
 from rfrope.rotation.rope import refuse_polar
 from rfrope.storage import SUFFIXES, load
 
@@ -56,7 +55,11 @@ class Change(Result):
     new: Any
 
     def __str__(self) -> str:
-        return f"{printable(self.what)} {_shorten(self.old)} -> {_shorten(self.new)}"
+        return f"{printable(self.what)} {_show(self.old)} -> {_show(self.new)}"
+
+
+def _show(value: Any) -> str:
+    return printable(value) if isinstance(value, str) else "none" if value is None else shorten(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,18 +251,17 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
     """
     share = positive("tolerance", tolerance)
     given = None if seq_len is None else whole("seq_len", seq_len, 1)
-    short = tuple(_read(name, one, given) for name, one in (("old", old), ("new", new)))
-    ropes = [kind.rope for side in short for kind in side.kinds if kind.rope is not None]
+    ropes = [kind.rope for side in _read_both(old, new, given) for kind in side.kinds if kind.rope is not None]
     lengths = sorted({n for rope in ropes for n in choose_lengths(rope)} or {1}) if given is None else [given]
-    sides = {n: tuple(_read(name, one, n) for name, one in (("old", old), ("new", new))) for n in lengths}
-    pairs = {n: _match(*both) for n, both in sides.items()}
-    found = [
-        _compare([pairs[n][i] for n in lengths], lengths, share, has_length=given is not None)
-        for i in range(len(pairs[lengths[0]]))
-    ]
+    pairs = [_match(*_read_both(old, new, n)) for n in lengths]
+    found = [_compare(each, lengths, share, has_length=given is not None) for each in zip(*pairs, strict=True)]
     changed = tuple(one for one in found if one.changes or one.frequency_error or one.differs_from is not None)
     first = min((one.differs_from for one in changed if one.differs_from is not None), default=None)
     return Diff(changed, len(found) - len(changed), share, first)
+
+
+def _read_both(old: Any, new: Any, seq_len: int | None) -> tuple[Layers, Layers]:
+    return _read("old", old, seq_len), _read("new", new, seq_len)
 
 
 def _read(name: str, what: Any, seq_len: int | None) -> Layers:
@@ -284,27 +286,20 @@ def _read(name: str, what: Any, seq_len: int | None) -> Layers:
 
 # -- layers to compare -------------------------------------------------------------------------------------------------
 
-_Pair = tuple[
-    tuple[int, ...] | None, Any, Any
-]  # layer numbers, and the LayerKinds, or None where one has no such layers
+_Pair = tuple[tuple[int, ...] | None, Any, Any]  # layer numbers, and LayerKinds; None where one has no such layers
 
 
 def _match(old: Layers, new: Layers) -> list[_Pair]:
     """Return groups of layers: their numbers, and their kinds in the old and in the new model."""
-    before, after = _group_by_part(old), _group_by_part(new)
+    before, after = (
+        {part: [*kinds] for part, kinds in itertools.groupby(one.kinds, lambda kind: kind.part)} for one in (old, new)
+    )
     alone = [[name for name in one if name not in other] for one, other in ((before, after), (after, before))]
     text = [[name for name in names if not perceives(name)] for names in alone]
     renamed = {text[1][0]: text[0][0]} if len(text[0]) == len(text[1]) == 1 else {}
     alike = [_match_part(before.get(renamed.get(name, name), []), kinds) for name, kinds in after.items()]
     gone = [name for name in alone[0] if name not in renamed.values()]
     return [*itertools.chain(*alike), *((kind.layers, kind, None) for name in gone for kind in before[name])]
-
-
-def _group_by_part(layers: Layers) -> dict[str, list[LayerKind]]:
-    found: dict[str, list[LayerKind]] = {}
-    for one in layers.kinds:
-        found.setdefault(one.part, []).append(one)
-    return found
 
 
 def _match_part(old: list[LayerKind], new: list[LayerKind]) -> list[_Pair]:
@@ -334,7 +329,7 @@ def _match_by_name(old: list[LayerKind], new: list[LayerKind]) -> Iterator[_Pair
 # -- one group of layers -----------------------------------------------------------------------------------------------
 
 
-def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length: bool) -> LayerDiff:
+def _compare(pairs: tuple[_Pair, ...], lengths: list[int], share: float, *, has_length: bool) -> LayerDiff:
     """Return the changes of layers that are alike, from their pairs of kinds in texts of several lengths."""
     layers, old, new = pairs[0]
     named = new if new is not None else old
@@ -389,13 +384,3 @@ def _find_lag(kinds: list[LayerKind], length: int, share: float) -> int | None:
     if end > 1 and len({(one.pairing, one.source.model.turns_last) for one in ropes}) > 1:
         found = 1 if found is None else min(found, 1)
     return found
-
-
-def _shorten(value: Any) -> str:
-    """Return a value as JSON, with long lists shortened."""
-    if isinstance(value, list | tuple) and len(value) > 4:
-        first, second, last = (json.dumps(value[i], default=show) for i in (0, 1, -1))
-        return f"[{first}, {second}, ... {last}]"
-    if isinstance(value, str):
-        return printable(value)
-    return "none" if value is None else json.dumps(value, default=show)

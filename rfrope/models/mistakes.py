@@ -119,8 +119,8 @@ def mistakes(rope: Rope) -> Iterator[tuple[str, np.ndarray]]:
         for name, changed in (*_change_scheme(rope, parameters), *_change_values(rope, parameters)):
             yield from _make(rope, name, changed)
         yield from _change_exponents(rope, parameters["rope_theta"], frequencies)
-        if parameters["rope_type"] == "yarn" and isinstance(parameters.get(_ORIGINAL, rope.context), int):
-            yield "those of beta_fast and beta_slow swapped", _swap_betas(rope, parameters)
+        if parameters["rope_type"] == "yarn" and isinstance(original := parameters.get(_ORIGINAL, rope.context), int):
+            yield "those of beta_fast and beta_slow swapped", _swap_betas(2 * rope.n_blocks, parameters, original)
     yield "the frequencies in reverse order", frequencies[::-1]
     yield "the frequencies sorted from fast to slow", np.sort(frequencies)[::-1]
     yield "the frequencies sorted from slow to fast", np.sort(frequencies)
@@ -171,24 +171,22 @@ def _change_values(rope: Rope, parameters: dict[str, Any]) -> Iterator[tuple[str
 
 def _make(rope: Rope, name: str, parameters: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the frequencies that such values give, if valid."""
-    assert rope.head_dim is not None  # set by every Rope
     parameters = {key: value for key, value in parameters.items() if "section" not in key and "interleaved" not in key}
     meant = rope.source.rope_parameters
     is_whole = meant["rope_type"] == "proportional" and "rope_type" not in parameters
     parameters["partial_rotary_factor"] = 1.0 if is_whole else meant.get("partial_rotary_factor", 1.0)
     context = rope.context if isinstance(rope.context, int) else None
     try:
-        made = from_rope_parameters(parameters, head_dim=rope.head_dim, max_position_embeddings=context)
+        made = from_rope_parameters(parameters, head_dim=rope.head_dim or 0, max_position_embeddings=context)
     except (ValueError, TypeError):
         return
     yield name, np.asarray(made.frequencies, dtype=np.float64)
 
 
-def _swap_betas(rope: Rope, parameters: dict[str, Any]) -> np.ndarray:
+def _swap_betas(width: int, parameters: dict[str, Any], original: int) -> np.ndarray:
     """Return YaRN's frequencies with a falling instead of a rising ramp; the scheme itself refuses such values."""
-    width, base = 2 * rope.n_blocks, parameters["rope_theta"]
-    original, plain = parameters.get(_ORIGINAL, rope.context), ladder(width, base)
-    assert original is not None  # guaranteed by the caller
+    base = parameters["rope_theta"]
+    plain = ladder(width, base)
     betas = parameters.get("beta_slow") or 1.0, parameters.get("beta_fast") or 32.0
     low, high = schemes.ramp_ends(width, math.log(base), original, *betas, parameters.get("truncate", True))
     ramp = np.clip((np.arange(width // 2) - low) / (high - low), 0.0, 1.0)

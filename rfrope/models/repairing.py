@@ -10,8 +10,9 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import printable, show
 from rfrope._core.results import Result
-from rfrope.models.auditing import Finding, audit, judge, read_expected
+from rfrope.models.auditing import audit, judge, read_expected
 from rfrope.models.buffers import COS, ROUNDED, SIN, TABLES, list_tensors, search_names
+from rfrope.models.verdicts import Finding
 from rfrope.rotation.rope import Rope
 
 REPAIRED = ("uninitialised", "half precision", "frequencies", "rows")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from rfrope import engines as registry
 from rfrope._core import angles, sums
+from rfrope._core.arguments import show
 from rfrope.engines.formats import RAMP, split_attention
 from rfrope.engines.record import ConfigRope
 from rfrope.models.rope_parameters import DICTS, from_rope_parameters
@@ -152,6 +154,19 @@ def is_same(one: Any, other: Any, error: float = SAME) -> bool:
     return abs(one.attention_factor - other.attention_factor) <= error and (
         relative_error(one.frequencies, other.frequencies) <= error
     )
+
+
+def shorten(value: Any) -> str:
+    """Return a value as JSON, with long lists shortened."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f'"{key}": {shorten(inner)}' for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple) and len(value) > 4:
+        ends = (value[0], value[1], value[-1])
+        first, second, last = (
+            f"{one:.6g}" if isinstance(one, float) else json.dumps(one, default=show) for one in ends
+        )
+        return f"[{first}, {second}, ... {last}]"
+    return json.dumps(value, default=show)
 
 
 def _write(config: ConfigRope, scaling: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Verdict of a check: findings, and one sentence from them."""
+"""Findings of checks, and the verdict: one sentence from them."""
 
 from __future__ import annotations
 
@@ -11,44 +11,53 @@ from rfrope._core.results import COPIED, Report, Result, Words
 CODES = {"right": 0, "wrong": 1, "cannot tell": 2}  # exit codes of the command line
 # of findings, with the status that each makes
 KINDS = {"wrong": "wrong", "unknown": "cannot tell", "caution": "right", "note": "right"}
+EXCEEDS = 1e-3  # error of cos and sin
 _MANY = 4  # engines that a verdict counts and does not name
 
 
 @dataclass(frozen=True)
-class CheckFinding(Result):
-    """One thing that a check found.
+class Finding(Result):
+    """One thing that `audit`, `probe` or `check` found.
 
     Attributes
     ----------
-    kind : {"wrong", "unknown", "caution", "note"}
-        A fault, a gap that prevents a verdict, a key that is not read as it looks, or a remark.
+    kind : str
+        From `audit` one of "uninitialised", "width", "half precision", "frequencies", "attention factor", "rows", "too
+        short", "pairing", "layers"; from `probe` also "positions", "sections", "direction", "heads", "state", "not
+        linear", "attention" (it does not get the result of the rotation), "softmax scale". From `check` "wrong" (a
+        fault), "unknown" (a gap that prevents a verdict), "caution" (a key that is not read as it looks) or "note".
     where : str
-        Part of the config, name of a buffer, or engine.
+        Name of the buffer, table or layer, part of the config, or engine.
     text : str
-        The finding in words.
+        The finding in words, and the known mistake that a fault looks like.
+    position : int or None
+        First position at which a cos or sin is off by more than 1e-3; None if there is none within the context, or
+        below 2^24 without a context. From `probe`, the first of the measured positions.
     fix : str
         Text to type or write; "" if there is none.
 
     See Also
     --------
-    models.check, models.Check
+    models.audit, models.probe, models.check
 
     Examples
     --------
     >>> import rfrope
-    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
-    >>> found = rfrope.models.check(config, context=1024)
-    >>> found.findings[0].kind, found.findings[0].text
-    ('wrong', '1024 positions are requested, and the RoPE reaches 512')
+    >>> rope = rfrope.Rope(rfrope.geometric(8), context=64)
+    >>> found = rfrope.models.audit(rfrope.geometric(8, base=1e5), rope)
+    >>> found.findings[0].kind, found.findings[0].where, found.findings[0].position
+    ('frequencies', 'frequencies', 1)
     """
 
     kind: str
     where: str
     text: str
+    position: int | None = None
     fix: str = ""
 
     def __str__(self) -> str:
-        return printable(f"{self.where}: {self.text}" if self.where else self.text)
+        first = "" if self.position is None else f"; off by more than {EXCEEDS:g} first at position {self.position}"
+        return printable(": ".join(filter(None, (self.where, self.text))) + first)
 
     @property
     def lines(self) -> list[str]:
@@ -63,16 +72,16 @@ class Check(Result):
     Attributes
     ----------
     status : {"right", "wrong", "cannot tell"}
-    findings : tuple of CheckFinding
+    findings : tuple of Finding
         Those that decide the verdict come first.
     rope : tuple of str
         The RoPE of each kind of layer, in words.
-    engines : tuple of CheckFinding
+    engines : tuple of Finding
         One finding per engine: a note if it agrees with the reference. Empty if there is no config.
 
     See Also
     --------
-    models.check, models.CheckFinding
+    models.check, models.Finding
 
     Examples
     --------
@@ -84,9 +93,9 @@ class Check(Result):
     """
 
     status: str
-    findings: tuple[CheckFinding, ...]
+    findings: tuple[Finding, ...]
     rope: tuple[str, ...] = ()
-    engines: tuple[CheckFinding, ...] = ()
+    engines: tuple[Finding, ...] = ()
     _also = ("verdict", "passed")
 
     @property
@@ -111,7 +120,7 @@ class Check(Result):
         return f"right in transformers: {said}; {names} {'differ' if len(differing) > 1 else 'differs'}, see below"
 
     @property
-    def _reasons(self) -> list[CheckFinding]:
+    def _reasons(self) -> list[Finding]:
         """Findings that decide the verdict."""
         return [one for one in self.findings if KINDS[one.kind] == self.status != "right"]
 

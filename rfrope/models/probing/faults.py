@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope.models.auditing import Finding
 from rfrope.models.buffers import HALVES, ROUNDED, TINY, find_rounding
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_section_mismatch, describe_width
 from rfrope.models.probing.measurements import (
@@ -21,6 +20,7 @@ from rfrope.models.probing.measurements import (
     find_places,
     read_phases,
 )
+from rfrope.models.verdicts import Finding
 from rfrope.rotation.rope import Rope
 
 Faults: TypeAlias = Iterator[tuple[Any, ...]]  # kind, text, and a position if there is one

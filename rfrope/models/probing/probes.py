@@ -11,11 +11,12 @@ import numpy as np
 from rfrope._core.arguments import whole
 from rfrope._core.results import Result
 from rfrope.data.model_types import known
-from rfrope.models.auditing import Finding, merge_shared
+from rfrope.models.auditing import merge_shared
 from rfrope.models.configs import from_config, is_config, read_rope
 from rfrope.models.probing.faults import check_values, judge, total
 from rfrope.models.probing.measurements import Box, Function, measure
 from rfrope.models.probing.models import ModelLayers
+from rfrope.models.verdicts import Finding
 from rfrope.rotation.rope import Rope
 
 _CONTEXT = 4096  # positions to measure if no context is known
