@@ -1,6 +1,6 @@
 """Learn a rotation from several starts by successive halving: a short run from each, then only from the best.
 
-A checkpoint is complete after every step: the same call goes on from it with the same bits.
+A checkpoint is that of a whole step: the same call goes on from it with the same bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ PATIENCE = 5  # validations without a lower loss before learning ends
 _FARTHEST = 64.0  # largest log-factor or log-temperature, within the range of float32
 _SAMPLED = 16  # values per parameter by which a checkpoint recognises a model
 _SECONDS = 1.0  # between two checkpoints
-_NUMBERS = ("step", "looked", "waited", "ended", "loss", "first", "total", "count")
 
 
 def _read_parts(name: str, given: Any) -> dict[str, tuple[Any, ...]]:
@@ -70,7 +69,7 @@ class Learner:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything that changes: tensors, and numbers."""
         tensors = {"values": self.values, "best": self.best, **self.optimiser.state[self.values]}
-        return tensors, {name: getattr(self, name) for name in _NUMBERS}
+        return tensors, {name: value for name, value in vars(self).items() if isinstance(value, int | float | str)}
 
     def restore(self, tensors: dict[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Restore the state."""
@@ -123,8 +122,7 @@ class Halving:
             raise ValueError("starts have Ropes of different shapes; expected frequencies of one shape")
         self.history: list[tuple[str, int, float | None, list[float]]] = []  # start, step, mean loss, and of each part
         self.readings: list[list[float]] = []  # of each held-out batch, for each part and method: losses of documents
-        self._path, self._saved = None, time.monotonic()
-        self._latest = b""  # a consistent state, however a step ends
+        self._path, self._due = None, time.monotonic() + _SECONDS  # when to write next
         if checkpoint is not None:
             self._path, self._question = path_of("checkpoint", checkpoint), self._ask()
             if os.path.lexists(self._path):
@@ -138,7 +136,7 @@ class Halving:
         return min(self.learners.values(), key=lambda one: one.loss)
 
     def run(self, progress: Any) -> Tuning:
-        """Learn, and evaluate the held-out documents; the checkpoint keeps the progress however this ends."""
+        """Learn, and evaluate the held-out documents."""
         methods = [*dict.fromkeys([AS_IT_IS, *self.learners, LEARNED])]
         parts = [(method, part, len(held)) for method in methods for part, held in self.held_out.items()]
         total = (len(self.learners) - 1) * self.race + self.steps + sum(count for *_, count in parts)
@@ -149,7 +147,7 @@ class Halving:
                 pass
         finally:
             steps.close()  # restores the model's rotation
-            self._write()
+        self._keep(is_last=True)
         losses, left = dict[str, dict[str, np.ndarray]](), iter(self.readings)
         for method, part, count in parts:
             losses.setdefault(method, {})[part] = np.concatenate([*itertools.islice(left, count)])
@@ -289,28 +287,20 @@ class Halving:
         for i, (learner, numbers) in enumerate(zip(self.learners.values(), told["learners"], strict=True)):
             own = {name.partition("/")[2]: one for name, one in found.items() if name.startswith(f"{i}/")}
             learner.restore(own, numbers)
-        self._keep()
 
-    def _keep(self) -> None:
-        """Record the state after a whole step, and write it if the last write is some time ago."""
-        if self._path is None:
+    def _keep(self, is_last: bool = False) -> None:
+        """Write the state after a whole step, unless the last write was less than a second ago and more follows."""
+        if self._path is None or (time.monotonic() < self._due and not is_last):
             return
         states = [one.state() for one in self.learners.values()]
         tensors = {f"{i}/{name}": one for i, (own, _) in enumerate(states) for name, one in own.items()}
         told = {"history": self.history, "readings": self.readings, "learners": [numbers for _, numbers in states]}
         about = {"question": json.dumps(self._question), "state": json.dumps(told)}
-        self._latest = safetensors.torch.save(tensors, about)
-        if time.monotonic() - self._saved >= _SECONDS:
-            self._write()
-
-    def _write(self) -> None:
-        if self._path is None or not self._latest:
-            return
-        self._saved = time.monotonic()
         try:
-            files.write(self._path, self._latest, overwrite=True)
+            files.write(self._path, safetensors.torch.save(tensors, about), overwrite=True)
         except OSError as error:  # the work goes on, and the next checkpoint may succeed
             warnings.warn(f"checkpoint {self._path} was not written: {error}", RuntimeWarning, stacklevel=2)
+        self._due = time.monotonic() + _SECONDS
 
 
 def _checked(loss: Any) -> Tensor:

@@ -267,9 +267,14 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> 
         return f"{kind.__name__} has a config of its own, which is not saved"
     if any(one.phases is not None or one.start.vectors.ndim > 1 for one in positions.turning.values()):
         return "a config holds one set of frequencies for all heads, and no phases"
-    told = {
-        name: _parameters(one, before if name == "all" else before[name]) for name, one in positions.turning.items()
-    }
+    told = {}
+    for name, one in positions.turning.items():
+        own, rope = before if name == "all" else before[name], one.rope
+        told[name] = {key: own[key] for key in KEPT if key in own} | {"rope_type": kernel_scheme.NAME}
+        told[name] |= {
+            "frequencies": array.to_host(rope.frequencies).tolist(),
+            "attention_factor": rope.attention_factor,
+        }
     with ExitStack() as changed, suppress(Exception):  # a model class may raise anything
         rotations.swap(config.__dict__, "rope_parameters", told.get("all", {**before, **told}), changed)
         config.validate_rope()  # transformers 5.0 has no validate()
@@ -286,14 +291,6 @@ def _configs(config: Any) -> Iterator[Any]:
     for one in vars(config).values():
         if isinstance(one, PretrainedConfig):
             yield from _configs(one)
-
-
-def _parameters(rotary: Module, before: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_parameters` of what turns, with what else a config needs to know."""
-    rope = rotary.rope
-    kept = {key: before[key] for key in KEPT if key in before}
-    numbers = {"frequencies": array.to_host(rope.frequencies).tolist(), "attention_factor": rope.attention_factor}
-    return kept | {"rope_type": kernel_scheme.NAME} | numbers
 
 
 def _turns_by(made: Module, prefix: str, parameters: Mapping[str, Any]) -> bool:

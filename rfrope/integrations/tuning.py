@@ -76,8 +76,8 @@ def tune_modules(
         Steps between validations (default: a twentieth of all). Five without a lower loss end the learning; the best
         parameters are kept.
     checkpoint : str or os.PathLike, optional
-        File to resume from (safetensors), written atomically about once a second: the same call continues from it after
-        any interruption, with the same bits as an uninterrupted one.
+        File to resume from (safetensors), written atomically about once a second, and at the end: the same call
+        continues from it after any interruption, with the same bits as an uninterrupted one.
     progress : None, bool or callable
         See `rfrope.estimate_kernel`.
 
