@@ -233,24 +233,24 @@ def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Readin
             found += inner
     reading.place = name
     if has_text:
-        ropes = [rope for one in found for rope in one.ropes.values()]
-        _account(part, ropes, [one for one in found if not perceives(one.name)])
+        _account(part, found)
         return found
-    if not _has_rope(part, has_parts):
-        reading.denied += filter(None, [_deny_rope(part)])
-        if not table and not has_parts and not _deny_rope(part) and name.rpartition(".")[2] in ("", *_TEXT):
-            _account(part, [], [])
+    denied, has_sign = _deny_rope(part), any([held.held.get(key) is not None for key in _SIGNS])
+    if denied or not (has_sign or (part.is_known and (not has_parts or has_defaults(part.entry)))):
+        reading.denied += [denied] if denied else []
+        if not (table or has_parts or denied) and name.rpartition(".")[2] in ("", *_TEXT):
+            _account(part, [])
         return found
     if (not table or "axial" in table) and _is_unknown(name, part):
         reading.looked[number] += " (there is one, but the config alone does not give its frequencies)"
         return found
     own = _read_ropes(name, part, reading)
     reading.place = name
-    _account(part, [*own.ropes.values()], [own])
+    _account(part, [own])
     return [own, *found]
 
 
-def _account(part: Part, ropes: list[Rope], parts: list[PartLayers]) -> None:
+def _account(part: Part, parts: list[PartLayers]) -> None:
     """Raise an error for keys that look like RoPE and are not read, or add remarks on them to the Ropes of parts."""
     if part.entry.get("rope") is False:
         return
@@ -259,7 +259,8 @@ def _account(part: Part, ropes: list[Rope], parts: list[PartLayers]) -> None:
     said |= {name for key in ("rope_theta", "local_theta") for name in NAMES[key]} if part.parameters else set()
     widths = [width for key in NAMES["head_dim"] if isinstance(width := part.held.held.get(key), int)]
     named = [key for key in part.table.get("layers", {}).values() if isinstance(key, str)]
-    facts = Facts(tuple(ropes), tuple(widths), frozenset(() if is_top else (*part.held.read, *named)))
+    ropes = tuple([rope for one in parts for rope in one.ropes.values()])
+    facts = Facts(ropes, tuple(widths), frozenset(() if is_top else (*part.held.read, *named)))
     unread, remarks = [], [*list_asides(part.held.held, _is_part)]
     for one in find_unread(part.held.held, facts, _is_part):
         is_said = part.is_known and one.is_beside
@@ -276,7 +277,7 @@ def _account(part: Part, ropes: list[Rope], parts: list[PartLayers]) -> None:
         raise ValueError(f"{first}{of}; expected {first.write}, or no {first.path}{also}")
     remarks += [part.held["assumed"]] if "assumed" in part.held and not is_top else []
     for read in parts if remarks else ():
-        for name, rope in read.ropes.items():
+        for name, rope in read.ropes.items() if not (is_top and perceives(read.name)) else ():
             model = rope.source.model
             model = replace(model, remarks=(*model.remarks, *map(printable, remarks)))
             read.ropes[name] = replace(rope, source=replace(rope.source, model=model))
@@ -338,14 +339,6 @@ def _deny_rope(part: Part) -> str:
     return "rope_theta is null" if is_null else ""
 
 
-def _has_rope(part: Part, composite: bool) -> bool:
-    if _deny_rope(part):
-        return False
-    if any([part.held.held.get(key) is not None for key in _SIGNS]):
-        return True
-    return part.is_known and (not composite or has_defaults(part.entry))
-
-
 def _add_inner_base(held: Mapping[str, Any], model_type: str) -> Mapping[str, Any]:
     """Return a part with the base that some types keep in a dict of their attention; other such dicts are refused."""
     if held.get("rope_ratio") is not None:
@@ -380,49 +373,39 @@ def _read_ropes(name: str, part: Part, reading: _Reading) -> PartLayers:
     if "" in described and "layers" in part.table:  # one dict, from which the layers of some classes take several bases
         split = layer_patterns.split_parameters(part.held, part.table["layers"], described[""])
     by_layer, found = part.layers([*split]), {}
-    for layer, parameters in split.items():
-        reading.place = f"{name}.{layer}" if name and layer else name or layer
-        turned = tuple([i for i, (_, rope) in enumerate(by_layer) if rope == layer]) if by_layer else None
-        found[layer] = _make_rope(layer if layer in described else "", parameters, part, context, reading, turned)
+    for key, parameters in split.items():
+        reading.place, layer = f"{name}.{key}" if name and key else name or key, key if key in described else ""
+        head_dim, qk_head_dim = part.widths(layer, parameters)
+        scheme, values = read_scheme(part.fill(parameters, head_dim, layer))
+        pairing, about = _find_pairing(part, reading)
+        windows = part.windows(layer)
+        about |= {
+            "window": None if None in windows.values() else max(windows.values()),  # type: ignore[type-var]
+            "windows": windows,
+            "layers": tuple([i for i, (_, rope) in enumerate(by_layer) if rope == key]) if by_layer else None,
+            "qk_head_dim": qk_head_dim,
+        }
+        if (own := parameters.get("attn_factor")) and own != 1:
+            about["remarks"] += (f"attn_factor is {own}: {scheme.ignored['attn_factor']}.",)
+        part_of, is_latent = parameters.get("partial_rotary_factor"), part.table.get("partial") == "latent"
+        if part_of not in (None, values["partial_rotary_factor"]) and not is_latent:
+            said = f"partial_rotary_factor is {part_of}: transformers' class does not read it; others may."
+            about["remarks"] += (said,)
+        scale, factor = values.get("mscale_all_dim"), values.get("factor")
+        has_softmax = part.entry.get("softmax", part.table.get("softmax"))  # some classes apply it to the softmax scale
+        if about["turns_last"] and scale and factor is not None and has_softmax:
+            about["softmax_factor"] = schemes.sharpen_yarn(factor, scale) ** 2
+        found[key] = make_rope(
+            scheme,
+            values,
+            head_dim=head_dim,
+            context=context,
+            seq_len=reading.seq_len,
+            pairing=pairing,
+            order=part.entry.get("sections", part.table.get("sections")),
+            model=ModelPart(**about),
+        )
     return PartLayers(name, part, by_layer, found)
-
-
-def _make_rope(
-    layer: str,
-    parameters: Mapping[str, Any],
-    part: Part,
-    context: int | None,
-    reading: _Reading,
-    turned: tuple[int, ...] | None,
-) -> Rope:
-    head_dim = part.head_dim(layer, parameters)
-    scheme, values = read_scheme(part.fill(parameters, head_dim, layer))
-    pairing, about = _find_pairing(part, reading)
-    windows = part.windows(layer)
-    about.update(
-        window=None if None in windows.values() else max(windows.values()),  # type: ignore[type-var]
-        windows=windows,
-        layers=turned,
-        qk_head_dim=part.qk_head_dim(layer, head_dim),
-    )
-    if own := parameters.get("attn_factor"):
-        about["remarks"] += (f"attn_factor is {own}: {scheme.ignored['attn_factor']}.",) if own != 1 else ()
-    part_of, is_latent = parameters.get("partial_rotary_factor"), part.table.get("partial") == "latent"
-    if part_of not in (None, values["partial_rotary_factor"]) and not is_latent:
-        about["remarks"] += (f"partial_rotary_factor is {part_of}: transformers' class does not read it; others may.",)
-    scale, factor = values.get("mscale_all_dim"), values.get("factor")
-    if about["turns_last"] and scale and factor is not None and part.entry.get("softmax", part.table.get("softmax")):
-        about["softmax_factor"] = schemes.sharpen_yarn(factor, scale) ** 2  # some classes apply it to the softmax scale
-    return make_rope(
-        scheme,
-        values,
-        head_dim=head_dim,
-        context=context,
-        seq_len=reading.seq_len,
-        pairing=pairing,
-        order=part.entry.get("sections", part.table.get("sections")),
-        model=ModelPart(**about),
-    )
 
 
 def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, Any]]:
@@ -471,7 +454,7 @@ def _read_diffusers(name: str, part: Part, reading: _Reading) -> PartLayers:
     origin = "known" if reading.pairing is None else "given"
     model = ModelPart(name=name, model_type=part.model_type, pairing_from=origin, windows={"": None})
     own = PartLayers(name, part, (), {"": make_diffusers(part.held, reading.pairing, model)})
-    _account(part, [*own.ropes.values()], [own])
+    _account(part, [own])
     return own
 
 
@@ -479,7 +462,7 @@ def _make_axial(part: Part, reading: _Reading) -> Rope:
     """Return a RoPE of several image axes."""
     theta = part.parameters.get("rope_theta", part.first("rope_theta"))
     theta = positive("rope_theta", part.usual["rope_theta"] if theta is None else theta)
-    head_dim = part.head_dim("", part.parameters)
+    head_dim, _ = part.widths("", part.parameters)
     pairing, about = _find_pairing(part, reading)
     model = ModelPart(**about, windows={"": None}, qk_head_dim=head_dim)
     return make_axial(part.table["axial"], head_dim, theta, pairing, model)

@@ -95,17 +95,16 @@ class Part:
 
     # -- widths of heads -----------------------------------------------------------------------------------------------
 
-    def head_dim(self, layer: str, parameters: Mapping[str, Any]) -> int:
-        """Return the width of a head; with latent attention, that of the part with positions.
+    def widths(self, layer: str, parameters: Mapping[str, Any]) -> tuple[int, int]:
+        """Return the width of a head, and of a dot product.
 
-        If only a fraction of latent features rotates, it is the width of all of them.
+        With latent attention the first is that of the part with positions, unless only a fraction of all latent
+        features rotates; the second is that of both parts.
         """
         held, table = self.held, self.table
         if table.get("head_dim") == "quotient" or "qk_rope_head_dim" in table:  # the class sets it itself
-            latent = self._latent(layer)
-            if latent is None:
-                return self._quotient()
-            return sum(latent) if table.get("partial") == "latent" else latent[0]
+            latent = self._latent(layer) or (self._quotient(), 0)
+            return sum(latent) if table.get("partial") == "latent" else latent[0], sum(latent)
         found = self._value_of_layer(layer, "head_dim") if "per_layer_config" in held else None
         key = {"full_attention": "global_head_dim", "sliding_attention": "swa_head_dim"}.get(layer, "")
         if found is None and key and (key in table or not self.is_known or not self.has_usual_layers):
@@ -117,7 +116,10 @@ class Part:
             _, found = self._pick(names, must_agree=self.is_known)
             if found is None and held.keys().isdisjoint(names):  # null means the quotient, whatever the type's default
                 found = table.get("head_dim")
-        return whole("head_dim", self._quotient() if found is None else found, 1, layer_patterns.LARGEST)
+        width = whole("head_dim", self._quotient() if found is None else found, 1, layer_patterns.LARGEST)
+        other = None if self.is_known else held.get("qk_nope_head_dim")
+        is_apart = other is not None and held.get("qk_rope_head_dim") == width
+        return width, width + whole("qk_nope_head_dim", other) if is_apart else width
 
     def _unknown_latent_width(self, *, has_fraction: bool) -> int | None:
         """Return the width of a head with latent attention in an unknown type, or None."""
@@ -156,14 +158,6 @@ class Part:
                 usual = self.names["num_attention_heads"][0]
                 raise ValueError(f"{name} is {show(other)} and {usual} {heads}; expected the same number")
         return int(self.table.get("quotient", 1)) * width // heads
-
-    def qk_head_dim(self, layer: str, width: int) -> int:
-        """Return the width of a dot product; latent attention adds features without positions to those with."""
-        if self.is_known:
-            return sum(self._latent(layer) or (width,)) if "qk_rope_head_dim" in self.table else width
-        other = self.held.get("qk_nope_head_dim")
-        is_apart = self.held.get("qk_rope_head_dim") == width and other is not None
-        return width + whole("qk_nope_head_dim", other) if is_apart else width
 
     def _value_of_layer(self, layer: str, key: str) -> Any:
         """Return a value that transformers 5 keeps for a kind's first layer, if layers differ in more than RoPE."""
