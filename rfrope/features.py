@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -19,9 +18,8 @@ from rfrope._core import array
 from rfrope._core.arguments import choice, flag, show, whole
 from rfrope._core.array import Array
 
-__all__ = ["hyperbolic", "linear_attention", "positive", "trigonometric", "variance"]
+__all__ = ["hyperbolic", "linear_attention", "positive", "trigonometric"]
 
-_KINDS = ("positive", "hyperbolic", "trigonometric")
 _COMPUTED = ("float32", "float64")  # used as they are; 16 bits are computed in float32
 _BLOCK = 128  # tokens per block; all pairs within a block are formed
 
@@ -55,7 +53,7 @@ def positive(x: Array, projections: Array, *, stabilise: str | None = None) -> A
 
     See Also
     --------
-    features.variance : variance of the estimate.
+    features.hyperbolic, features.linear_attention
 
     Notes
     -----
@@ -154,60 +152,6 @@ def trigonometric(x: Array, projections: Array) -> Array:
     along, size = xp.matmul(x, w), xp.exp(0.5 * xp.sum(x * x, axis=-1, keepdims=True))
     waves = xp.concat([xp.cos(along), xp.sin(along)], axis=-1)
     return array.astype(waves * size * float(w.shape[-1]) ** -0.5, dtype, xp)
-
-
-@array.select_device
-def variance(x: Array, y: Array, n_projections: int, *, features: str = "positive") -> Array:
-    """Return the variance of the inner product of features of x and y, whose mean is ``exp(x . y)``.
-
-    Parameters
-    ----------
-    x, y : array_like, (..., d)
-    n_projections : int
-        m, the number of independent projections, at least 1; `hyperbolic` and `trigonometric` make 2m features.
-    features : {"positive", "hyperbolic", "trigonometric"}
-        Function that makes the features.
-
-    Returns
-    -------
-    array, float64 where the library has it
-        The broadcast shape, without the last axis.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If shapes do not fit, `features` is unknown, or an argument is of the wrong type.
-
-    See Also
-    --------
-    features.positive, features.hyperbolic, features.trigonometric : the features.
-
-    Notes
-    -----
-    With ``s = |x + y|^2``, ``t = |x - y|^2`` and ``E = exp(x . y)``: ``E^2 (exp(s) - 1) / m`` for positive features,
-    ``E^2 exp(s) (1 - exp(-s))^2 / (2m)`` for hyperbolic and ``exp(|x|^2 + |y|^2) (1 - exp(-t))^2 / (2m)`` for
-    trigonometric ones. Source: Choromanski et al. (2021), Lemma 2.
-
-    Examples
-    --------
-    >>> [float(variance([1.0, 0.5], [-0.5, 0.2], 64, features=kind).round(4))
-    ...  for kind in ("positive", "hyperbolic", "trigonometric")]
-    [0.0077, 0.002, 0.0298]
-    """
-    xp, device = array.shared(x=x, y=y)
-    x, y = (array.widen(read_vectors(name, one, xp, device), xp) for name, one in (("x", x), ("y", y)))
-    check_widths("x", x, "y", y)
-
-    m = float(whole("n_projections", n_projections, 1))
-    choice("features", features, _KINDS)
-    with np.errstate(over="ignore") if xp is np else nullcontext():  # an infinite variance is a result
-        if features == "trigonometric":
-            apart = xp.sum((x - y) ** 2, axis=-1)
-            size = xp.where(apart == 0.0, 0.0, xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1))  # no inf times 0
-            return (xp.exp(0.5 * size) * xp.expm1(-apart)) ** 2 * (0.5 / m)
-        apart = xp.sum((x + y) ** 2, axis=-1)
-        size = xp.exp(2.0 * xp.sum(x * y, axis=-1) + apart)  # of two exponents, one overflows where the other vanishes
-        return size * -xp.expm1(-apart) / m if features == "positive" else size * xp.expm1(-apart) ** 2 * (0.5 / m)
 
 
 def _read(x: Any, projections: Any) -> tuple[tuple[Array, Any], Array, ModuleType]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rfrope._core import angles, array, blocks, sums, turns
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import finite, flag, positive, show, whole
+from rfrope._core.arguments import flag, positive, show, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
 from rfrope.rotation.rope import refuse_polar
@@ -73,17 +73,15 @@ def positional_weights(
     d_model: int,
     offset: Array = -1,
     temperature: float = 1.0,
-    offset_weights: Array | None = None,
     pairing: str = "half",
     constant_index: int = 0,
-    constant: float = 1.0,
     head_dim: int | None = None,
-    dtype: Any = None,
 ) -> tuple[Array, Array]:
     """Return weights of a head whose scores depend on the lag alone and are highest at `offset`.
 
-    One feature of the token vectors must be the same number everywhere; the weights read no other. ``q = W_q x`` and
-    ``k = W_k x`` are then the same for all tokens, and only the rotation distinguishes them.
+    One feature of the token vectors must be 1 everywhere (for another number, divide both weights by it); the weights
+    read no other. ``q = W_q x`` and ``k = W_k x`` are then the same for all tokens, and only the rotation distinguishes
+    them.
 
     Parameters
     ----------
@@ -96,32 +94,26 @@ def positional_weights(
         ``(D,)``; ``(k,)``, ``(J, k)`` or, per head, ``(*H, J, k)`` otherwise. May be negative or fractional.
     temperature : float
         Positive divisor of all scores: the lower, the sharper. A number without gradient.
-    offset_weights : array_like, (..., J), optional
-        Factor of each of several offsets. Default: 1.
     pairing : {"half", "interleaved"}
         Features of the head that form a block.
     constant_index : int
         Index of the constant feature of x.
-    constant : float
-        Its value, not 0.
     head_dim : int, optional
         Width of the head, even, at least 2D. Features beyond 2D are not rotated, and get zeros. Default: that of the
         Rope, or 2D.
-    dtype : dtype of the caller's library, optional
-        Dtype of the result. Default: float64 where the library has it.
 
     Returns
     -------
-    W_q, W_k : arrays, ``(*H, head_dim, d_model)``
+    W_q, W_k : arrays, ``(*H, head_dim, d_model)``, float64 where the library has it
         For ``x @ W.T``, the layout of a linear layer in PyTorch. Rotate q and k by position afterwards.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, there are no blocks, a value is NaN or infinite, the index is outside x, the constant is
-        0, the temperature is not positive, the width is odd or too small, or the pairing is unknown.
+        If shapes do not fit, there are no blocks, a value is NaN or infinite, the index is outside x, the temperature
+        is not positive, the width is odd or too small, or the pairing is unknown.
     TypeError
-        If arrays are of different libraries, or not integer or real floating, or `dtype` is not real floating.
+        If arrays are of different libraries, or not integer or real floating.
 
     See Also
     --------
@@ -131,9 +123,8 @@ def positional_weights(
     -----
     W_k writes (1, 0) into every block, and ``W_q = R(offset) W_k / temperature``, so the score at a lag is
     ``sum_i cos((lag - offset) . omega_i) / temperature``, with the maximum ``D / temperature`` at the offset; see
-    `positional_scores`. With several offsets W_q is the SUM of those for each, times their weights, and so are the
-    scores. Weights multiply scores; the attention depends on them exponentially. Source: Wendler's notes on RoPE, whose
-    "i even" is i odd, counted from 1; section 6 of the mathematics page.
+    `positional_scores`. With several offsets W_q is the SUM of those for each, and so are the scores. Source: Wendler's
+    notes on RoPE, whose "i even" is i odd, counted from 1; section 6 of the mathematics page.
 
     Examples
     --------
@@ -148,28 +139,20 @@ def positional_weights(
     """
     d_model, constant_index = whole("d_model", d_model, 1), whole("constant_index", constant_index)
     temperature = positive("temperature", temperature, minimum=_LEAST_TEMPERATURE)
-    constant = finite("constant", constant)
     if constant_index >= d_model:
         raise ValueError(
             f"constant_index is {constant_index}; expected an index into the d_model = {d_model} entries of x"
         )
-    if constant == 0.0 or not math.isfinite(1.0 / temperature / constant):
-        raise ValueError(
-            f"constant is {constant} at temperature {temperature}; expected a number that is not 0, nor too small to "
-            "divide by"
-        )
     blocks.check_pairing(pairing)
-    cos, sin, read = _turned_query(angles.frequencies_of(frequencies, pairing, 1.0), offset, offset_weights)
+    cos, sin, read = _turned_query(angles.frequencies_of(frequencies, pairing, 1.0), offset)
     xp = read.xp
     width = _head_width(head_dim, cos.shape[-1], frequencies)
-    query = blocks.join(cos, sin, pairing, xp) * (1.0 / temperature / constant)
-    key = blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
-    dtype = array.check_float_dtype(dtype, xp) or cos.dtype
+    query = blocks.join(cos, sin, pairing, xp) * (1.0 / temperature)
+    key = blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp)
     weights, is_constant = [], xp.arange(d_model, dtype=xp.int32, device=array.device(query)) == constant_index
     for values in (query, key):  # 0 but for one column, whose first rows are these
         rest = xp.broadcast_to(xp.zeros_like(values[..., :1]), (*values.shape[:-1], width - values.shape[-1]))
-        column = xp.concat([values, rest], axis=-1) if rest.shape[-1] else values
-        column = array.astype(column, dtype, xp)[..., None]
+        column = (xp.concat([values, rest], axis=-1) if rest.shape[-1] else values)[..., None]
         weights.append(xp.where(is_constant, column, xp.zeros_like(column)))
     return weights[0], weights[1]
 
@@ -181,7 +164,6 @@ def positional_scores(
     *,
     offset: Array = -1,
     temperature: float = 1.0,
-    offset_weights: Array | None = None,
     scaled: bool = True,
     head_dim: int | None = None,
 ) -> Array:
@@ -191,7 +173,7 @@ def positional_scores(
     ----------
     lags : array_like, in units of position
         Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` otherwise.
-    frequencies, offset, temperature, offset_weights, head_dim
+    frequencies, offset, temperature, head_dim
         See `positional_weights`.
     scaled : bool
         Divide by ``sqrt(head_dim)``, as attention does before its softmax.
@@ -223,7 +205,7 @@ def positional_scores(
     """
     temperature = positive("temperature", temperature, minimum=_LEAST_TEMPERATURE)
     held = angles.frequencies_of(frequencies, scale=1.0)
-    cos, sin, read = _turned_query(held, offset, offset_weights, lags=lags)
+    cos, sin, read = _turned_query(held, offset, lags=lags)
     at = angles.check_angles(lags, held, None, read.xp, read.device, "lags")
     factor = 1.0 / temperature * _softmax_scale(scaled, head_dim, at.blocks, frequencies)
     return at.drop_row_axis(_scores(at, cos, sin, factor))
@@ -236,7 +218,6 @@ def positional_attention(
     *,
     offset: Array = -1,
     temperature: float = 1.0,
-    offset_weights: Array | None = None,
     scaled: bool = True,
     causal: bool = True,
     window: int | None = None,
@@ -247,7 +228,7 @@ def positional_attention(
 
     Parameters
     ----------
-    frequencies, offset, temperature, offset_weights, head_dim
+    frequencies, offset, temperature, head_dim
         See `positional_weights`.
     context : int or sequence of int
         Number of keys, at positions 0, 1, ...; for k axes the number along each.
@@ -295,7 +276,7 @@ def positional_attention(
     1.906
     """
     temperature = positive("temperature", temperature, minimum=_LEAST_TEMPERATURE)
-    cos, sin, read = _turned_query(frequencies, offset, offset_weights)
+    cos, sin, read = _turned_query(frequencies, offset)
     xp, axes = read.xp, read.frequencies.shape[-1]
     vectors = _lags_of_keys(_ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
     factor = 1.0 / temperature * _softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
@@ -320,11 +301,10 @@ def positional_attention(
 # -- closed forms ------------------------------------------------------------------------------------------------------
 
 
-def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: Any) -> tuple[Array, Array, Angles]:
-    """The query of each block, ``sum_j weight_j R(offset_j) (1, 0)``, as ``(*H, D)``, and the angles of the offsets."""
+def _turned_query(frequencies: Any, offset: Any, **others: Any) -> tuple[Array, Array, Angles]:
+    """The query of each block, ``sum_j R(offset_j) (1, 0)``, as ``(*H, D)``, and the angles of the offsets."""
     frequencies = angles.frequencies_of(frequencies, scale=1.0)
-    constants = {"frequencies": frequencies, "offset": offset, "offset_weights": offset_weights, **others}
-    xp, device = array.shared(constants)
+    xp, device = array.shared({"frequencies": frequencies, "offset": offset, **others})
     if xp is not np and type(offset) is int and abs(offset) < 2**31:  # the default, without a copy from the host
         offset = xp.full((), offset, dtype=xp.int32, device=device)
     offset = array.numbers(offset, xp, name="offset", device=device)
@@ -339,17 +319,7 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
             f"offset has shape {tuple(offset.shape)}; expected () or (J,) for frequencies of one axis (D,), and (k,), "
             f"(J, k) or (*H, J, k) for frequencies (*H, D, k)"
         )
-    if offset_weights is not None and rows is not read:
-        raise ValueError("offset_weights was given for a single offset; expected None (use temperature)")
     cos, sin = turns.cos_sin.generic(rows)  # a call too small for compiled loops
-    if offset_weights is not None:
-        factor = angles.read_numbers("offset_weights", offset_weights, xp, array.device(cos))
-        shape = tuple(cos.shape[:-1])
-        if array.broadcast_shapes({"offset_weights": factor.shape, "offset": shape}) != shape:
-            raise ValueError(
-                f"offset_weights has shape {tuple(factor.shape)}; expected one number for each offset, {shape}"
-            )
-        cos, sin = cos * factor[..., None], sin * factor[..., None]
     return xp.sum(cos, axis=-2), xp.sum(sin, axis=-2), read
 
 

@@ -121,10 +121,6 @@ class Mixture(Kernel):
         options = [k.transport_points(u[..., 1 : 1 + k.n_columns]) for k in self.kernels]
         return np.select([(chosen == j)[..., None] for j in range(len(options))], options)
 
-    def isotropy(self) -> np.ndarray | None:
-        """See `Kernel.isotropy`."""
-        return parameters.common_shape([k.isotropy() for k in self.kernels if not k.is_one], self.ndim)
-
     def __repr__(self) -> str:
         return f"mixture({list(self.weights)!r}, [{', '.join(map(repr, self.kernels))}])"
 

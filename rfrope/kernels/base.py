@@ -22,9 +22,8 @@ from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
 from rfrope.kernels import one_minus_cos, parameters
 from rfrope.kernels.one_minus_cos import CosMoments
-from rfrope.kernels.parameters import Lengths
+from rfrope.kernels.parameters import Function, Lengths
 
-Formula = Callable[[Array, ModuleType], Array]
 Quantile = tuple[Callable[..., np.ndarray], tuple[float, ...]]  # a function on (0, 1), and what it takes first
 
 _EXTREME = 1e100  # factors of a law beyond it, or below its inverse, go through the transport, which cuts overflows
@@ -128,7 +127,7 @@ class Kernel(ABC):
 
     def phi_of_vectors(self, lags: Array, xp: ModuleType) -> Array:
         """Return Phi at checked lags ``(..., ndim)``."""
-        return _evaluate_vectors(self._phi, lags, xp, "lags")
+        return _evaluate_vectors(self._phi, lags, xp)
 
     @array.select_device
     def phi2(self, lags: Array) -> Array:
@@ -266,15 +265,14 @@ class Kernel(ABC):
         """Return lags or frequencies ``(..., ndim)`` in the user's shape: ``(...)`` for ndim = 1."""
         return angles.from_vectors(vectors, self.ndim)
 
-    def _evaluate(self, formula: Formula, value: Array, name: str) -> Array:
+    def _evaluate(self, formula: Function, value: Array, name: str) -> Array:
         """Evaluate a formula at lags or frequencies in their user's shape."""
         xp = array.namespace(**{name: value})
         value = array.widen(array.numbers(value, xp, name=name), xp)
-        vectors = angles.to_vectors_of(self, value, self.ndim, name)
-        return _evaluate_vectors(formula, vectors, xp, name)
+        return _evaluate_vectors(formula, angles.to_vectors_of(self, value, self.ndim, name), xp)
 
 
-def _evaluate_vectors(formula: Formula, vectors: Array, xp: ModuleType, name: str) -> Array:
+def _evaluate_vectors(formula: Function, vectors: Array, xp: ModuleType) -> Array:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # squares of large lags overflow
         found = formula(vectors, xp)
     return found[()] if isinstance(found, np.ndarray) and not found.ndim else found  # as NumPy's ufuncs do
@@ -315,10 +313,6 @@ class Product(Kernel):
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.sum(transport_parts(self.factors, u), axis=0)
-
-    def isotropy(self) -> np.ndarray | None:
-        """See `Kernel.isotropy`."""
-        return parameters.common_shape([k.isotropy() for k in self.factors if not k.is_one], self.ndim)
 
     def __repr__(self) -> str:
         return " * ".join(map(repr, self.factors))

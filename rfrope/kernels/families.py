@@ -20,7 +20,7 @@ from rfrope._core.array import Array
 from rfrope.kernels import one_minus_cos, parameters
 from rfrope.kernels.base import Kernel, Law, Quantile
 from rfrope.kernels.one_minus_cos import CosMoments
-from rfrope.kernels.parameters import Function, Lengths, broadcast, length, radial, shape, square
+from rfrope.kernels.parameters import Lengths, broadcast, length, radial, shape, square
 from rfrope.kernels.registry import family
 
 _DISTANT = 1e150  # in units of the scale: its square is finite
@@ -62,8 +62,7 @@ class Scaled(Family):
         return xp.where(kept, density, size * density)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        unit = np.asarray(self._unit)
-        return self._unit_transport(u) / unit if self.unit == "scale" else unit * self._unit_transport(u)
+        return np.asarray(self._scale_lags(self._unit_transport(u), np))
 
     @property
     def _unit(self) -> Lengths:
@@ -81,12 +80,6 @@ class Scaled(Family):
 
 class Isotropic(Scaled):
     """A family with a spherically symmetric law of w."""
-
-    def _radial(
-        self, lags: Array, far: Function, xp: ModuleType, near: Function = parameters.flat, bound: float = 0.0
-    ) -> Array:
-        """Return a function of t, stated as one of its square up to a bound, where it is smooth; see `radial`."""
-        return radial(self._scale_lags(lags, xp), near, far, bound, xp)
 
     def _square(self, lags: Array, xp: ModuleType) -> Array:
         """Return the square of t."""
@@ -206,9 +199,8 @@ class Matern(NormalScale):
         if nu > 1.0:  # what follows the square in Phi is of order min(2 nu, 4): below the bound it is rounding in Phi''
             bend, bound = 0.5 * nu / (nu - 1.0), 1e-16 ** (2.0 / (1.0 + min(2.0 * nu - 2.0, 2.0)))
         factor = math.sqrt(2.0 * nu)
-        return self._radial(
-            lags, lambda t, xp: special.matern(nu, factor * t, xp), xp, lambda square, _: 1.0 - bend * square, bound
-        )
+        near, far = lambda square, _: 1.0 - bend * square, lambda t, xp: special.matern(nu, factor * t, xp)
+        return radial(self._scale_lags(lags, xp), near, far, bound, xp)
 
     def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         return one_minus_cos.matern(self.nu, math.sqrt(2.0 * self.nu) * self._distance(lags, xp), xp)
@@ -236,7 +228,7 @@ class Exponential(NormalScale):
     ndim: int = 1
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        return self._radial(lags, lambda t, xp: xp.exp(-t), xp)
+        return radial(self._scale_lags(lags, xp), parameters.flat, lambda t, xp: xp.exp(-t), 0.0, xp)
 
     def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         deficit = -xp.expm1(-self._distance(lags, xp))
@@ -315,10 +307,8 @@ class PowerExponential(Isotropic):
         return 2 + self.ndim
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        bound = 1.0 if self.exponent == 2.0 else 0.0
-        return self._radial(
-            lags, lambda t, xp: xp.exp(-(t**self.exponent)), xp, lambda square, xp: xp.exp(-square), bound
-        )
+        near, far = lambda square, xp: xp.exp(-square), lambda t, xp: xp.exp(-(t**self.exponent))
+        return radial(self._scale_lags(lags, xp), near, far, 1.0 if self.exponent == 2.0 else 0.0, xp)
 
     def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         if self.exponent == 2.0:

@@ -207,18 +207,3 @@ def multiply(vectors: Array, matrix: np.ndarray, xp: ModuleType) -> Array:
     """Return ``vectors @ matrix`` without copying the matrix to the device."""
     columns = [sum(vectors[..., i] * entry for i, entry in enumerate(column)) for column in matrix.T.tolist()]
     return xp.stack(columns, axis=-1)
-
-
-def common_shape(maps: Sequence[np.ndarray | None], ndim: int) -> np.ndarray | None:
-    """Return the first of several maps of the unit ball if their ellipsoids are similar and none is None."""
-    first = maps[0] if maps else np.eye(ndim)
-    with np.errstate(all="ignore"):
-        for other in maps:
-            if first is None or other is None:
-                return None
-            seen = np.linalg.inv(first) @ other
-            shape = seen @ seen.T  # a multiple of the identity, if the ellipsoids are similar: at any anisotropy
-            size = np.trace(shape) / ndim
-            if not np.all(np.abs(shape - size * np.eye(ndim)) <= 1e-12 * size):
-                return None
-    return first

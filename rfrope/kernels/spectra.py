@@ -22,7 +22,7 @@ from rfrope.kernels import one_minus_cos, parameters
 from rfrope.kernels.base import Kernel, Law
 from rfrope.kernels.families import Family, Isotropic, Scaled
 from rfrope.kernels.one_minus_cos import CosMoments
-from rfrope.kernels.parameters import Lengths, broadcast, frequency, length, per_axis, positive, shape, square
+from rfrope.kernels.parameters import Lengths, broadcast, frequency, length, per_axis, positive, radial, shape, square
 from rfrope.kernels.registry import family
 
 _SINC = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(one_minus_cos.TERMS)]  # sin(x)/x by powers of x^2
@@ -135,12 +135,12 @@ class _Spherical(Isotropic):
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         order, series = self._order, special.sphere_series(self._order)
-        return self._radial(
-            lags,
-            lambda t, xp: special.sphere_mean_cos(order, t, xp),
-            xp,
+        return radial(
+            self._scale_lags(lags, xp),
             lambda square, _: special.polynomial(series, square),
+            lambda t, xp: special.sphere_mean_cos(order, t, xp),
             1.0,
+            xp,
         )
 
     def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
@@ -370,7 +370,3 @@ class Constant(Family):
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.zeros((*u.shape[:-1], self.ndim))
-
-    def isotropy(self) -> np.ndarray | None:
-        """As `Kernel.isotropy`."""
-        return np.eye(self.ndim)

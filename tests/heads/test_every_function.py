@@ -47,10 +47,9 @@ CALLS = {  # of a function that makes an array; by ways that calls of tests/supp
     "polar profile": lambda a: polar(a, a(DELTA)),
     "polar profile beside NumPy": lambda a: polar(a, DELTA),
     "positional_weights": lambda a: heads.positional_weights(
-        a(OMEGA), d_model=9, offset=-2.5, temperature=0.4, constant_index=4, constant=-0.5, pairing="interleaved"
+        a(OMEGA), d_model=9, offset=-2.5, temperature=0.4, constant_index=4, pairing="interleaved"
     ),
     "positional_weights in the plane": lambda a: heads.positional_weights(a(PLANE), d_model=3, offset=a(PLANE[:, :1])),
-    "positional_weights in float32": lambda a: heads.positional_weights(a(OMEGA), d_model=2, dtype="float32"),
     "positional_scores in the plane": lambda a: heads.positional_scores(a(Q[:5, :2]), a(PLANE), offset=a(PLANE[:, :1])),
     "positional_scores of offsets": lambda a: heads.positional_scores(a([1, 2]), a(OMEGA), offset=a([-1, -5])),
     "positional_attention near": lambda a: heads.positional_attention(a(OMEGA), 12, causal=False, window=4),

@@ -13,10 +13,10 @@ RNG = np.random.default_rng(0)
 OMEGA = rfrope.geometric(64, base=10_000.0)
 
 
-def tokens(n, d_model, index=0, constant=1.0):
+def tokens(n, d_model, index=0):
     """Token vectors that are random but for one feature."""
     x = RNG.normal(size=(n, d_model))
-    x[:, index] = constant
+    x[:, index] = 1.0
     return x
 
 
@@ -38,23 +38,21 @@ def softmax(scores):
 @pytest.mark.parametrize(("offset", "pairing"), [(-1, "half"), (3, "interleaved"), (-2.5, "half"), (-700, "half")])
 def test_weights_give_the_closed_form(offset, pairing):
     omega, at = rfrope.geometric(6, base=100.0), np.arange(20)
-    options = {"offset": offset, "temperature": 0.4, "constant_index": 4, "constant": -0.5, "pairing": pairing}
+    options = {"offset": offset, "temperature": 0.4, "constant_index": 4, "pairing": pairing}
     w_q, w_k = heads.positional_weights(omega, d_model=9, **options)
     assert w_q.shape == w_k.shape == (12, 9)
-    x = tokens(20, 9, 4, -0.5)
+    x = tokens(20, 9, 4)
     got = rfrope.scores(x @ w_q.T, x @ w_k.T, at, at, omega, pairing=pairing)
     lags = at - at[:, None]
     np.testing.assert_allclose(got, closed_form(omega, lags, offset, 0.4), atol=1e-11)
 
 
 def test_weights_read_no_other_feature_than_the_constant():
-    w_q, w_k = heads.positional_weights(OMEGA, d_model=5, constant_index=2, offset=-3, temperature=0.25, constant=8.0)
+    w_q, w_k = heads.positional_weights(OMEGA, d_model=5, constant_index=2, offset=-3, temperature=0.25)
     for w in (w_q, w_k):
         assert np.flatnonzero(np.any(w != 0.0, axis=0)).tolist() == [2]
-    np.testing.assert_array_equal(w_k[:, 2], np.repeat([1.0 / 8.0, 0.0], 64))
-    np.testing.assert_allclose(w_q[:, 2] * 8.0 / 4.0, rfrope.rotate(w_k[:, 2] * 8.0, -3, OMEGA), atol=1e-15)
-    exact, narrow = (heads.positional_weights(OMEGA, d_model=2, offset=-(2**40), dtype=t)[0] for t in (None, "float32"))
-    np.testing.assert_array_equal(exact.astype("float32"), narrow)
+    np.testing.assert_array_equal(w_k[:, 2], np.repeat([1.0, 0.0], 64))
+    np.testing.assert_allclose(w_q[:, 2] / 4.0, rfrope.rotate(w_k[:, 2], -3, OMEGA), atol=1e-15)
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
@@ -84,12 +82,11 @@ def test_offsets_of_several_axes_and_heads():
 
 
 def test_several_offsets_of_several_axes():
-    omega, offsets, weights = RNG.normal(size=(2, 6, 3)), RNG.normal(size=(2, 4, 3)), RNG.normal(size=(2, 4))
-    lags = RNG.normal(size=(5, 3))
-    got = heads.positional_scores(lags, omega, offset=offsets, offset_weights=weights, scaled=False)
+    omega, offsets, lags = RNG.normal(size=(2, 6, 3)), RNG.normal(size=(2, 4, 3)), RNG.normal(size=(5, 3))
+    got = heads.positional_scores(lags, omega, offset=offsets, scaled=False)
     for head in range(2):
         each = [closed_form(omega[head], lags, o) for o in offsets[head]]
-        np.testing.assert_allclose(got[head], weights[head] @ np.array(each), atol=1e-12)
+        np.testing.assert_allclose(got[head], np.sum(each, axis=0), atol=1e-12)
 
 
 def test_a_head_splits_its_mass_over_two_offsets():
@@ -98,8 +95,6 @@ def test_a_head_splits_its_mass_over_two_offsets():
     assert at[-1] == pytest.approx(at[-6], rel=1e-9)  # one is the mirror image of the other
     assert found.mass == pytest.approx(sum(at.values()), rel=1e-14)
     assert found.mass > 0.9
-    uneven = heads.positional_attention(OMEGA, 256, offset=[-1, -6], temperature=1 / 60, offset_weights=[1.0, 0.9])
-    assert uneven.weights[found.lags == -1] > 2.0 * uneven.weights[found.lags == -6]
 
 
 # -- the closed form ---------------------------------------------------------------------------------------------------
@@ -176,14 +171,13 @@ def test_attention_of_several_heads():
 IMAGE = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0)).frequencies
 
 
-@pytest.mark.parametrize(("shape", "offsets", "weights", "at", "rival"), rows("heads/positional.json", "patches"))
-def test_attention_over_patches(shape, offsets, weights, at, rival):
+@pytest.mark.parametrize(("shape", "offsets", "at", "rival"), rows("heads/positional.json", "patches"))
+def test_attention_over_patches(shape, offsets, at, rival):
     options = {"temperature": 0.05, "causal": False, "query_position": tuple(at) if rival else None}
-    options |= {"offset": offsets[0]} if rival else {"offset": offsets, "offset_weights": weights}
+    options |= {"offset": offsets[0] if rival else offsets}
     found, lags = heads.positional_attention(IMAGE, tuple(shape), **options), np.array([*np.ndindex(*shape)]) - at
     assert found.lags.tolist() == lags.tolist()
-    pairs = zip(weights, offsets, strict=True)
-    scores = sum(weight * closed_form(IMAGE, lags, one, 0.05) / math.sqrt(32) for weight, one in pairs)
+    scores = sum(closed_form(IMAGE, lags, one, 0.05) / math.sqrt(32) for one in offsets)
     np.testing.assert_allclose(found.scores, scores, atol=1e-12)
     np.testing.assert_allclose(found.weights, softmax(scores), atol=1e-13)
     hit = np.array([lag in offsets for lag in lags.tolist()])
@@ -213,8 +207,6 @@ def test_the_rival_of_equal_ones_is_the_nearest():
     assert found.mass == pytest.approx(1.0 / 7.0, rel=1e-6)  # -2, -12, ..., -62
     both = heads.positional_attention(OMEGA, 9, offset=0, causal=False, query_position=4)
     assert both.rival == -1
-    away = {"offset": [-1, -2], "offset_weights": [-1.0, -1.0], "causal": False, "query_position": 4}
-    assert heads.positional_attention(OMEGA, 9, **away).rival == 4
 
 
 def test_an_offset_without_a_key_has_no_mass():

@@ -44,7 +44,6 @@ def attention(frequencies=(1.0, 0.5), **options):
 
 
 SEVERAL = {"frequencies": [[1.0, 2.0]], "offset": [0, 0]}
-TWO = {"offset": [-1, -2]}
 ONE_HEAD = np.random.default_rng(0).standard_normal((2, 3, 1, 12, 192))
 
 ROWS = [
@@ -71,9 +70,6 @@ ROWS = [
             ({"offset": [[-1, -2]]}, "offset has shape (1, 2); expected () or (J,)"),
             (SEVERAL | {"offset": -1}, ("offset has shape ()", "k = 2 axes")),
             (SEVERAL | {"offset": [[[1, 2]]]}, "offset has shape (1, 1, 2); expected () or (J,) for"),
-            ({"offset_weights": [1.0]}, "offset_weights was given for a single offset"),
-            (TWO | {"offset_weights": [1.0, 2.0, 3.0]}, "offset_weights and offset do not broadcast"),
-            (TWO | {"offset_weights": [[1.0], [2.0]]}, "offset_weights has shape (2, 1)"),
             ({"temperature": 5e-324}, "temperature is 5e-324; expected a positive number from"),
             ({"head_dim": 5}, "head_dim is 5; expected an even number of at least 2D = "),
         )
