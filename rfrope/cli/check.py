@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import rfrope
@@ -18,8 +16,6 @@ from rfrope._core.results import Report, Words, plain
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, is_saved, naming, one_of, whole
 from rfrope.models.verdicts import CODES
-from rfrope.plotting import panels
-from rfrope.plotting.panels import Curve, Panel
 
 _ENGINES = [engine.name for engine in engines.records() if engine.reading is not None]
 _ENGINE: dict[str, Any] = {"type": one_of(_ENGINES), "choices": _ENGINES, "action": "append", "metavar": "NAME"}
@@ -80,28 +76,12 @@ def _compare(options: argparse.Namespace) -> None:
     parts: list[Any] = []
     for rope in found.ropes:
         laws = [Words(rope.list_laws())] if options.all else []  # the search takes longer than all else
-        parts += [*rope.report().parts, *laws, partial(_draw, rope)]
+        parts += [*rope.report().parts, *laws]
     listed = found.ropes[0].engines if options.sources else ()
     parts += [Words([f"{one.engine} {one.version}", *(f"  {file}" for file in one.sources)]) for one in listed]
     report = Report(parts, found.report().verdict)
     named = {"laws": [plain(rope.laws) for rope in found.ropes]} if options.all else {}
     page.emit(options, f"Engines on {options.source}", report, found.to_dict() | named)
-
-
-def _draw(found: models.RopeComparison) -> Iterator[Panel]:
-    """Yield a figure with a curve for each score that engines give equal content, if there is one."""
-    groups: dict[tuple[Any, ...], tuple[list[str], Any]] = {}
-    for one in found.engines:
-        if one.rope is not None:
-            same = (one.rope.attention_factor, *(f"{w:.11g}" for w in one.rope.frequencies))
-            groups.setdefault(same, ([], one.rope))[0].append(one.engine)
-    curves = []
-    for names, rope in groups.values():
-        still = max((found.qk_head_dim + 1) // 2 - rope.frequencies.size, 0)
-        curves.append(Curve(", ".join(names), rope.frequencies, found.seq_len - 1, still, rope.attention_factor**2))
-    if curves and found.seq_len > 1:
-        title = f"Score of equal content: {found.name or found.model_type}, a text of {found.seq_len} positions"
-        yield panels.mean_kernels(title, curves, found.seq_len)
 
 
 def add_audit(commands: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,11 @@ import rfrope
 from rfrope import designs, engines, kernels, storage
 from rfrope._core import angles
 from rfrope._core.arguments import show
-from rfrope._core.results import Copyable, Report, Table, Words
+from rfrope._core.results import Copyable, Report, Table, Words, plain
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, lengths, one_of, whole
 from rfrope.moments import mean_kernel_band
-from rfrope.moments.fidelity import Fidelity, fidelity
+from rfrope.moments.fidelity import head_errors
 from rfrope.plotting import panels
 
 
@@ -70,16 +71,17 @@ def _run(options: argparse.Namespace) -> None:
     )
     text, context = rope.source.kernel, rope.context if isinstance(rope.context, tuple) else (rope.context,)
     laws = [kernels.parse(one) for one in ([text] if isinstance(text, str) else text or ())]
-    found = fidelity(laws, rope.frequencies, context)  # type: ignore[arg-type]
-    errors = {"rms": max(head.rms for head in found.heads), "sup": max(head.sup for head in found.heads)}
-    rope = replace(rope, source=replace(rope.source, error=errors))
-
+    heads = head_errors(laws, rope.frequencies, context)  # type: ignore[arg-type]
+    errors = {name: [head[name] for head in heads] for name in ("rms", "sup")}
+    rope = replace(rope, source=replace(rope.source, error={name: max(each) for name, each in errors.items()}))
+    found = {"context": context, "heads": heads, "worst": int(np.argmax(errors["sup"]))}
+    found["mean"] = {name: math.fsum(each) / len(heads) for name, each in errors.items()}
     about = {"head_dim": rope.head_dim, "polar": rope.polar, "shape": list(rope.frequencies.shape)}
     page.emit(
         options,
         f"Frequencies for {laws[0]!r}" + (f" and {len(laws) - 1} more kernels" if len(laws) > 1 else ""),
         _report(rope, laws, found),
-        {"norm": None, "seed": None} | rope.source.to_dict() | about | found.to_dict(),
+        {"norm": None, "seed": None} | rope.source.to_dict() | about | plain(found),
         output=lambda path: storage.packed(path, rope),
     )
 
@@ -87,12 +89,12 @@ def _run(options: argparse.Namespace) -> None:
 # -- words and tables --------------------------------------------------------------------------------------------------
 
 
-def _report(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> Report:
+def _report(rope: rfrope.Rope, laws: list[kernels.Kernel], found: dict[str, Any]) -> Report:
     """Return what was made, its errors, and its config."""
-    reach = ", ".join(f"{length - 1}" for length in found.context)
-    worst = found.heads[found.worst]
-    of_heads = f", in the worst of {len(found.heads)} heads" if len(found.heads) > 1 else ""
-    verdict = f"rms error {worst.rms:.3g}, largest {worst.sup:.3g}, at lags up to {reach}{of_heads}."
+    reach, heads = ", ".join(f"{length - 1}" for length in found["context"]), found["heads"]
+    of_heads = f", in the worst of {len(heads)} heads" if len(heads) > 1 else ""
+    verdict = "rms error {rms:.3g}, largest {sup:.3g}".format(**heads[found["worst"]])
+    verdict += f", at lags up to {reach}{of_heads}."
     errors = f"Error of the mean kernel (1/D) Σ cos(lag ω) against Φ, at lags up to {reach}"
     fields = {name: getattr(rope.source, name) for name in ("design", "norm", "seed")}
     made = [f"{name} {value}" for name, value in fields.items() if value is not None]
@@ -102,33 +104,33 @@ def _report(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> R
     parts: list[Any] = [
         Words([verdict, f"Frequencies{law}{kind}, radians per position: {', '.join([shape, *made])}."]),
         lambda: [_draw(rope, laws, found)],
-        Table(_error_rows(found), errors, left=(0, 2)),
+        Table(_error_rows(heads, found["worst"], found["mean"]), errors, left=(0, 2)),
         lambda: [_list_config(rope)],
     ]
     return Report(parts, verdict)
 
 
-def _error_rows(found: Fidelity) -> list[tuple[str, ...]]:
+def _error_rows(heads: list[dict[str, Any]], worst: int, mean: dict[str, float]) -> list[tuple[str, ...]]:
     """Rows for every head of several kernels, else for the worst, and the mean if there are several heads."""
     rows: list[tuple[str, ...]] = [("head", "rms", "kernel", "largest", "at lag", "wavelengths (positions)")]
-    distinct = len({head.kernel for head in found.heads}) > 1
-    for number, head in enumerate(found.heads):
-        if distinct or number == found.worst:
-            wavelengths = f"{head.shortest:.4g} to {head.longest:.4g}"
-            name = f"{number}, worst" if number == found.worst and len(found.heads) > 1 else f"{number}"
-            lag = str(head.sup_lag[0] if len(head.sup_lag) == 1 else head.sup_lag)
-            rows.append((name, f"{head.rms:.3g}", head.kernel, f"{head.sup:.3g}", lag, wavelengths))
-    if len(found.heads) > 1:
-        rows.append(("mean", f"{found.mean['rms']:.3g}", "", f"{found.mean['sup']:.3g}", "", ""))
+    distinct = len({head["kernel"] for head in heads}) > 1
+    for number, head in enumerate(heads):
+        if distinct or number == worst:
+            wavelengths = "{shortest:.4g} to {longest:.4g}".format(**head)
+            name = f"{number}, worst" if number == worst and len(heads) > 1 else f"{number}"
+            lag = str(head["sup_lag"][0] if len(head["sup_lag"]) == 1 else head["sup_lag"])
+            rows.append((name, f"{head['rms']:.3g}", head["kernel"], f"{head['sup']:.3g}", lag, wavelengths))
+    if len(heads) > 1:
+        rows.append(("mean", f"{mean['rms']:.3g}", "", f"{mean['sup']:.3g}", "", ""))
     return rows
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def _draw(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> panels.Panel:
+def _draw(rope: rfrope.Rope, laws: list[kernels.Kernel], found: dict[str, Any]) -> panels.Panel:
     """Return the kernel and the mean kernel of each head, the worst first."""
-    omega, context = angles.read_on_host(rope).astype(np.float64), max(found.context)
+    omega, context = angles.read_on_host(rope).astype(np.float64), max(found["context"])
     sets = list(omega.reshape(-1, *omega.shape[-2:]))
     heads = [f"{number}: {laws[number % len(laws)]!r}" for number in range(len(sets))] if len(sets) > 1 else []
     curves = [panels.Curve("these frequencies", one, context - 1) for one in sets]
@@ -140,7 +142,7 @@ def _draw(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> pan
         return band.value, band.stderr
 
     title = "The kernel Φ and the mean kernel of the frequencies"
-    return panels.mean_kernels(title, curves, context, heads=heads, head=found.worst if heads else 0, phi=phi)
+    return panels.mean_kernels(title, curves, context, heads=heads, head=found["worst"] if heads else 0, phi=phi)
 
 
 def _list_config(rope: rfrope.Rope) -> Copyable:

@@ -6,7 +6,6 @@ import argparse
 import itertools
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -26,7 +25,6 @@ FILES = {  # by the attribute of the options: how each is asked for, how its nam
     "html": (("--html",), (".html",), "write one page with interactive figures, tables and text to copy"),
 }
 LINES = 25  # rows of a terminal
-_COLOURS = {"PASSED": "32", "FAILED": "31"}
 
 
 def add_command(
@@ -143,14 +141,9 @@ def list_names(ropes: dict[str, rfrope.Rope]) -> str:
 
 
 def print_text(text: Any, file: TextIO | None = None) -> None:
-    """Print a text, to stdout at the width of the terminal, with verdicts in colour and control characters escaped."""
+    """Print a text, to stdout at the width of the terminal, with control characters escaped."""
     shown = printable(str(text), "\n")
-    shown = results.wrap(shown) if file is None else shown
-    if is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":  # https://no-color.org
-        shown = re.sub(
-            r"^(PASSED|FAILED)\b", lambda word: f"\x1b[1;{_COLOURS[word[0]]}m{word[0]}\x1b[0m", shown, flags=re.M
-        )
-    print(shown, file=file, flush=True)
+    print(results.wrap(shown) if file is None else shown, file=file, flush=True)
 
 
 def print_report(options: argparse.Namespace, report: Report, below: Sequence[str] = ()) -> None:
@@ -163,8 +156,3 @@ def print_report(options: argparse.Namespace, report: Report, below: Sequence[st
         first = "\n".join(lines[:shown]).rstrip().split("\n")
         lines = [*first, f"({len(lines) - len(first)} more lines with --all)"]
     print_text("\n".join([*lines, *([""] if below else []), *below]))
-
-
-def is_terminal() -> bool:
-    """Return whether stdout is a terminal, not a file or another program."""
-    return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()

@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rfrope import storage
 from rfrope._core import files
-from rfrope._core.results import Copyable, Report, Table, Words, plain
+from rfrope._core.results import Report, Table, Words, plain
 from rfrope.analysis import KernelFit
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, csv_file, naming, whole
 from rfrope.heads import Atlas, HeadEstimate
-from rfrope.integrations.tuned import Tuning
 from rfrope.plotting import panels
 
 _SHOWN = 10  # heads in the text
@@ -110,25 +108,10 @@ def _tune(options: argparse.Namespace) -> None:
     page.emit(
         options,
         f"{options.model} to {options.context} positions, learned",
-        _report_tuning(found),
+        found.report(),
         found.to_dict(),
         output=lambda path: storage.packed(path, rope),
     )
-
-
-def _report_tuning(found: Tuning) -> Report:
-    """Return the result, and on a page the validation losses and the learned frequencies."""
-    rows = [("start", "step", "learning", *found.parts)]
-    for line in found.history:
-        numbers = (line["learning"], *line["validation"].values())
-        cells = ("" if one is None or not math.isfinite(one) else f"{one:.4f}" for one in numbers)
-        rows.append((line["start"], str(line["step"]), *cells))
-    note = "Mean losses of the preceding steps, and of the validation documents."
-    looks = Table(rows, "Validation losses", note=note)
-    rope: Any = found.rope
-    frequencies = {"frequencies": np.asarray(rope.frequencies).tolist(), "attention_factor": rope.attention_factor}
-    report = found.report()
-    return replace(report, parts=[*report.parts, lambda: [looks], Copyable("What was learned", frequencies)])
 
 
 def add_heads(commands: Any) -> None:

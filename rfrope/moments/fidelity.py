@@ -2,53 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rfrope._core import angles, array, sums
 from rfrope._core.arguments import whole
 from rfrope._core.array import Array
-from rfrope._core.results import Result
 from rfrope.designs.errors import error
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel
-
-
-@dataclass(frozen=True)
-class HeadError(Result):
-    """Errors of one head's mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths."""
-
-    kernel: str
-    # root mean square and largest error
-    rms: float
-    sup: float
-    sup_lag: tuple[int, ...]  # where the largest is, one number for each axis
-    # wavelengths; infinite for a frequency of 0
-    shortest: float
-    longest: float
-
-
-@dataclass(frozen=True)
-class Fidelity(Result):
-    """Errors of a set over the whole lags below a context on every axis, one of each pair +-lag.
-
-    Beyond 2**20 lags only a subset is used: the smaller ones, and a spread over the rest.
-    """
-
-    context: tuple[int, ...]  # one number for each axis
-    heads: tuple[HeadError, ...]
-    worst: int  # the head with the largest error
-
-    _also = ("mean",)
-
-    @property
-    def mean(self) -> dict[str, float]:
-        """Return the means over heads of `HeadError.rms` and `HeadError.sup`."""
-        n = len(self.heads)
-        return {name: math.fsum(getattr(head, name) for head in self.heads) / n for name in ("rms", "sup")}
 
 
 @array.select_device
@@ -103,16 +69,22 @@ def kernel_gap(frequencies: Array, kernel: Kernel | str | Array, context: int) -
     return xp.mean((curve - array.widen(phi, xp)) ** 2, axis=-1)
 
 
-def fidelity(kernels: Sequence[Kernel], frequencies: np.ndarray, context: tuple[int, ...]) -> Fidelity:
-    """Compare frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` with one kernel, or one for each head."""
+def head_errors(kernels: Sequence[Kernel], frequencies: np.ndarray, context: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Compare frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` with one kernel, or one for each head.
+
+    For each head: the root mean square and largest difference between its mean kernel and Phi at the whole lags below a
+    context on every axis, the lag of the largest, and its wavelengths, infinite for a frequency of 0. Beyond 2**20 lags
+    only a subset is used: the smaller ones, and a spread over the rest.
+    """
     omega = angles.read_frequencies(frequencies, np)
     sets = omega.reshape(-1, *omega.shape[-2:])
     copies = len(sets) if len(kernels) == 1 and np.all(sets == sets[0]) else 1  # the design is deterministic
-    reach = tuple(c - 1 for c in context)
     heads = []
-    for h, omega in enumerate(sets[::copies]):
-        kernel, sizes = kernels[h % len(kernels)], np.linalg.norm(omega.astype(np.float64), axis=-1)
-        ends = (2.0 * math.pi / float(v) if v > 0.0 else math.inf for v in (sizes.max(), sizes.min()))
-        heads.append(HeadError(repr(kernel), *error(kernel, omega, reach), *ends))
-    worst = max(range(len(heads)), key=lambda h: heads[h].sup)
-    return Fidelity(context, tuple(heads) * copies, worst)
+    for kernel, omega in zip(itertools.cycle(kernels), sets[::copies], strict=False):
+        sizes = np.linalg.norm(omega.astype(np.float64), axis=-1)
+        shortest, longest = (
+            2.0 * math.pi / v if v > 0.0 else math.inf for v in (float(sizes.max()), float(sizes.min()))
+        )
+        found = error(kernel, omega, tuple(c - 1 for c in context))._asdict()
+        heads.append({"kernel": repr(kernel), **found, "shortest": shortest, "longest": longest})
+    return heads * copies

@@ -306,7 +306,7 @@ def attention(result: Any, *, ax: Any = None) -> Any:
 
 
 @array.select_device
-def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *, ax: Any = None) -> Any:
+def mean_kernels(sets: Mapping[str, Array], max_lag: int, *, ax: Any = None) -> Any:
     """Draw the mean kernels of several sets of frequencies over lags, on a logarithmic axis.
 
     Parameters
@@ -314,8 +314,8 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     sets : mapping of str to Rope or array_like, radians per unit of position
         ``(D,)`` or ``(D, k)`` for each label, with at least one block. With several axes the lags run along the
         diagonal ``(1, 1, ...)``.
-    max_lag : int or mapping of str to int
-        Largest lag, at least 1, in units of position; or one for each label.
+    max_lag : int
+        Largest lag, at least 1, in units of position.
     ax : matplotlib.axes.Axes, optional
         Axes to draw in. Default: those of a new pyplot figure.
 
@@ -348,14 +348,14 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     (['base 10000', 'base 500000'], 'symlog')
     """
     checked = _checked_sets(sets)
-    longest = _numbers_of_labels("max_lag", max_lag, checked)
+    max_lag = whole("max_lag", max_lag, 1)
+    lags = _whole_lags(max_lag, 1)
     ax = new_axes(ax)
     ax.set_xscale("symlog", linthresh=1.0)
-    ax.set_xlim(0, max(longest.values()))
+    ax.set_xlim(0, max_lag)
     ax.axhline(0.0, color="black", lw=0.6)
     drawn = []
     for number, (label, omega) in enumerate(checked.items()):
-        lags = _whole_lags(longest[label], 1)
         drawn.append(draw_curve(ax, lags, _diagonal_mean_kernel(omega, lags), number, escape_label(label)))
     ax.set(xlabel="lag (positions)", ylabel="mean kernel")
     add_labels(ax, drawn, inside=True)
@@ -363,15 +363,15 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
 
 
 @array.select_device
-def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] | None = None, ax: Any = None) -> Any:
-    """Draw the wavelengths of the blocks of several sets, and the contexts beyond which no block completes a turn.
+def wavelengths(sets: Mapping[str, Array], *, context: int | None = None, ax: Any = None) -> Any:
+    """Draw the wavelengths of the blocks of several sets, and the context beyond which no block completes a turn.
 
     Parameters
     ----------
     sets : mapping of str to Rope or array_like, radians per unit of position
         ``(D,)`` or ``(D, k)`` for each label, with at least one block. Blocks of frequency 0 are left out.
-    context : int or mapping of str to int, optional
-        Drawn as a line: blocks above it complete no turn within it. One for each label, or one for all.
+    context : int, optional
+        Drawn as a line: blocks above it complete no turn within it.
     ax : matplotlib.axes.Axes, optional
         Axes to draw in. Default: those of a new pyplot figure.
 
@@ -402,7 +402,7 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
     ('wavelength (positions)', ['base 500000', 'context 131072'])
     """
     checked = _checked_sets(sets)
-    contexts = {} if context is None else _numbers_of_labels("context", context, checked)
+    context = None if context is None else whole("context", context, 1)
     ax, drawn = new_axes(ax), []
     for number, (label, omega) in enumerate(checked.items()):
         lengths = analysis.wavelengths(omega)
@@ -410,8 +410,8 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
         steps = np.diff(seen[np.isfinite(seen)])
         style |= {"ms": 3} if np.all(steps >= 0.0) or np.all(steps <= 0.0) else {"ms": 6, "ls": ""}
         drawn += ax.plot(np.arange(len(lengths)), seen, marker=".", lw=1.0, label=escape_label(label), **style)
-    for one in dict.fromkeys(contexts.values()):
-        drawn.append(ax.axhline(one, color="0.35", ls=(0, (6, 3)), lw=1.0, label=f"context {one}"))
+    if context is not None:
+        drawn.append(ax.axhline(context, color="0.35", ls=(0, (6, 3)), lw=1.0, label=f"context {context}"))
     if any(np.any(omega) for omega in checked.values()):
         ax.set_yscale("log")
     ax.set(xlabel="block", ylabel="wavelength (positions)")
@@ -434,18 +434,6 @@ def _checked_sets(sets: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if len(omega) != 1:
             raise ValueError(f"sets[{show(label)}] has {len(omega)} heads; expected (D,) or (D, k), one set")
     return {label: omega[0] for label, omega in held.items()}
-
-
-def _numbers_of_labels(name: str, value: Any, sets: Mapping[str, Any]) -> dict[str, int]:
-    """Return one whole number for each label, from one for all or a mapping."""
-    if not isinstance(value, Mapping):
-        value = dict.fromkeys(sets, value)
-    missing = [label for label in sets if label not in value]
-    if missing:
-        raise ValueError(
-            f"{name} has nothing for {show(missing[0])}; expected one number, or one for each label of sets"
-        )
-    return {label: whole(name, value[label], 1) for label in sets}
 
 
 def _whole_lags(max_lag: int, heads: int = _MOST) -> np.ndarray:

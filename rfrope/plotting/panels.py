@@ -39,7 +39,6 @@ class Curve:
     frequencies: np.ndarray  # (D,) or (D, k): radians per position; with several axes, lags run along the diagonal
     last: int  # the largest lag
     still: int = 0  # blocks of the head that stand still, beside these
-    gain: float = 1.0  # weight of the blocks that turn: the square of an attention factor
 
 
 def mean_kernels(
@@ -241,7 +240,7 @@ def tabulate(curve: Curve, contexts: Sequence[int]) -> tuple[dict[str, np.ndarra
     far = [np.linspace(a, b, min(b - a + 1, _SOME_LAGS)).round().astype(np.int64) for a, b in bins if b > _ALL_LAGS]
     lags = np.concatenate([near, *(some[some > _ALL_LAGS] for some in far)])
     blocks = len(terms) + curve.still
-    values = (curve.gain * len(terms) * analysis.mean_kernel(lags, terms) + curve.still) / blocks
+    values = (len(terms) * analysis.mean_kernel(lags, terms) + curve.still) / blocks
     low, mid, high = figures.ranges_of_bins(values, np.searchsorted(lags, starts))
     below = [np.flatnonzero(values[:_ALL_LAGS] < level - _ROUNDED) for level in (0.5, 0.0)]
     rows = []
@@ -261,7 +260,6 @@ def _terms(curve: Curve) -> np.ndarray:
 
 def alternatives(curve: Curve, base: float | None, original: int) -> Iterator[tuple[str, list[Curve]]]:
     """Yield alternatives to the blocks of a curve, by name: curves with other bases, and of schemes with factors."""
-    curve = replace(curve, gain=1.0)
     n_blocks = len(curve.frequencies)
     if base is None or n_blocks < 2 or not 1.0 < base < math.inf:
         stretched = [replace(curve, label=f"wavelengths x {s}", frequencies=curve.frequencies / s) for s in _FACTORS]

@@ -1,10 +1,5 @@
 """``rfrope compare``: its text, its JSON and its page."""
 
-import json
-import pathlib
-
-from campaign import campaign
-
 from rfrope import models
 
 
@@ -26,15 +21,3 @@ def test_text_and_json(says, folder):
     )
     assert [said for said in ("a text of 64 positions", "They agree.", source) if said not in out] == []
     assert "SGLang" not in out
-
-
-@campaign
-def test_page(says, folder, config):
-    scheme = {"rope_scaling": {"type": "dynamic", "factor": 2}}
-    config("qwen.json", json.loads(pathlib.Path("qwen.json").read_text()) | scheme)
-    assert says("compare", "qwen.json", "--html", "page.html").endswith("\nWritten: page.html\n")
-    text, title = (
-        pathlib.Path("page.html").read_text("utf-8"),
-        "Score of equal content: qwen3, a text of 262144 positions",
-    )
-    assert [said for said in (title, "llama.cpp, Megatron-Bridge", "rope_scaling") if said not in text] == []

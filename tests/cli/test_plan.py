@@ -57,8 +57,8 @@ def test_long_lists_of_divisors_are_in_short(says, config):
     config("config.json", CONFIG | {"head_dim": 24, "rope_scaling": scheme, "original_max_position_embeddings": 128})
     arguments = ["plan", "config.json", "--context", 1024, "--trained", 256, "--method", "as it is"]
     out = says(*arguments)
-    factors = says(*arguments, "--json")["plans"][0]["config"]["rope_parameters"]["long_factor"]
-    assert out.count(f"[12 numbers, 1 to {max(factors):.6g}]") == 2
+    assert len(says(*arguments, "--json")["plans"][0]["config"]["rope_parameters"]["long_factor"]) == 12
+    assert out.count("[...]") == 2
     assert not re.search(r"\d\.\d{8}", out)
     assert "Config for as it is (transformers); all numbers with --json, or in a config by -o and `rfrope exp" in out
 

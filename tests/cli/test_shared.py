@@ -1,7 +1,6 @@
-"""What commands share: errors of files, colours, tables."""
+"""What commands share: errors of files."""
 
 import re
-import sys
 
 import pytest
 
@@ -20,20 +19,3 @@ from rfrope.cli import shared
 def test_an_error_of_another_file_names_both(error, told):
     with pytest.raises(ValueError, match=f"^{re.escape(told)}$"), shared.naming("-o", "out.json"):
         raise error
-
-
-def test_verdicts_have_colours_on_a_terminal_alone(monkeypatch, capsys):
-    plain = ": 3 \\x1b[31m of 3\nthe FAILED\n"
-    monkeypatch.delenv("TERM", raising=False)
-    for terminal, no_color, verdict in (
-        (False, "", "PASSED"),
-        (True, "", "\x1b[1;32mPASSED\x1b[0m"),
-        (True, "1", "PASSED"),
-    ):
-        monkeypatch.setenv("NO_COLOR", no_color)
-        monkeypatch.setattr(shared, "is_terminal", lambda terminal=terminal: terminal)
-        shared.print_text("PASSED: 3 \x1b[31m of 3\nthe FAILED")
-        assert capsys.readouterr().out == verdict + plain
-    monkeypatch.undo()
-    monkeypatch.setattr(sys, "stdout", None)
-    assert not shared.is_terminal()

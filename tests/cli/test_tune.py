@@ -26,7 +26,7 @@ def test_the_text_the_rope_and_the_page(says, model, tmp_path):
         assert re.search(rf"^{name} .* ± ", out, re.MULTILINE)
     rope = rfrope.load(paths[0])
     assert (rope.source.scaled_by[-1]["scheme"], rope.context) == ("learned", 64)
-    kinds = ["verdict", "words", "words", "table", "words", "table", "copyable", "copyable"]
+    kinds = ["verdict", "words", "words", "table", "words", "copyable"]
     assert [part["kind"] for part in browser.parts_of(paths[1].read_text("utf-8"))] == kinds
     found = says(*line(model, *options, "--force", "--json"))
     np.testing.assert_array_equal(found["ropes"][0]["frequencies"], rope.frequencies)

@@ -27,14 +27,12 @@ def test_contexts_go_from_two_to_four_times_the_given_one(context):
     assert (found[0], found[-1]) == (2, max(min(4 * context, 2**24), context))
 
 
-@pytest.mark.parametrize(
-    ("omega", "still", "gain"), [(LADDER, 0, 1.0), (LADDER, 3, 1.2), (np.stack([LADDER, 0.5 * LADDER], axis=1), 3, 1.0)]
-)
-def test_ranges_and_rows_are_those_of_all_lags(omega, still, gain):
+@pytest.mark.parametrize(("omega", "still"), [(LADDER, 0), (LADDER, 3), (np.stack([LADDER, 0.5 * LADDER], axis=1), 3)])
+def test_ranges_and_rows_are_those_of_all_lags(omega, still):
     contexts = [2, 64, 512]
-    ranges, rows = panels.tabulate(Curve("one", omega, 511, still=still, gain=gain), contexts)
+    ranges, rows = panels.tabulate(Curve("one", omega, 511, still=still), contexts)
     theta = omega if omega.ndim == 1 else omega.sum(axis=1)
-    values = (gain * 16 * analysis.mean_kernel(np.arange(512), theta) + still) / (16 + still)
+    values = (16 * analysis.mean_kernel(np.arange(512), theta) + still) / (16 + still)
     bins = [values[first : end + 1] for first, end in zip(*panels.lag_bins(511), strict=True)]
     for name, reduce in {"low": np.min, "mid": np.median, "high": np.max}.items():
         np.testing.assert_allclose(ranges[name], [*map(reduce, bins)], atol=1e-6)
@@ -70,11 +68,11 @@ def test_alternatives_are_those_of_the_schemes():
         "yarn, factor": scaling.yarn(LADDER, 4, base=1e4, **long).frequencies,
         "llama3, factor": scaling.llama3(LADDER, 4, low_freq_factor=1.0, high_freq_factor=4.0, **long).frequencies,
     }
-    found = dict(panels.alternatives(Curve("one", 0.9 * LADDER, 511, still=2, gain=1.3), 1e4, 128))
+    found = dict(panels.alternatives(Curve("one", 0.9 * LADDER, 511, still=2), 1e4, 128))
     assert list(found) == list(wanted)
     for name, curves in found.items():
         assert np.array_equal(curves[1].frequencies, wanted[name])
-        assert all((one.still, one.gain, one.last) == (2, 1.0, 511) for one in curves)
+        assert all((one.still, one.last) == (2, 511) for one in curves)
     assert found["ntk, factor"][1].label == "ntk, factor 4"
 
 
