@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace) -> None:
     heads = head_errors(laws, rope.frequencies, context)  # type: ignore[arg-type]
     errors = {name: [head[name] for head in heads] for name in ("rms", "sup")}
     rope = replace(rope, source=replace(rope.source, error={name: max(each) for name, each in errors.items()}))
-    found = {"context": context, "heads": heads, "worst": int(np.argmax(errors["sup"]))}
+    found: dict[str, Any] = {"context": context, "heads": heads, "worst": int(np.argmax(errors["sup"]))}
     found["mean"] = {name: math.fsum(each) / len(heads) for name, each in errors.items()}
     about = {"head_dim": rope.head_dim, "polar": rope.polar, "shape": list(rope.frequencies.shape)}
     page.emit(

@@ -110,12 +110,6 @@ def _parts(name: str, plan: analysis.Plan, chosen: analysis.Method, trained: int
         ]
     )
     yield _describe(chosen)
-    configs = {one.name: _config(one) for one in plan.methods if one is not chosen}
-    yield lambda: [
-        Copyable(f"Config for {one} (transformers)", config)
-        for one, config in configs.items()
-        if isinstance(config, dict)
-    ]
 
 
 def _draw(title: str, plan: analysis.Plan) -> Panel:

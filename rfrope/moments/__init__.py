@@ -1,7 +1,7 @@
 """Closed forms of mean, variance and concentration of scores over random frequencies."""
 
 from rfrope.moments.fidelity import kernel_gap
-from rfrope.moments.polar import effective_blocks, polar_error, polar_score, polar_tail, polar_variance
+from rfrope.moments.polar import effective_blocks, polar_error, polar_score, polar_variance
 from rfrope.moments.scores import (
     Band,
     blocks_for_error,
@@ -13,6 +13,6 @@ from rfrope.moments.scores import (
 
 __all__ = [
     "Band", "blocks_for_error", "effective_blocks", "expected_score", "kernel_gap", "mean_kernel_band",
-    "polar_error", "polar_score", "polar_tail", "polar_variance", "relative_error",
+    "polar_error", "polar_score", "polar_variance", "relative_error",
     "score_variance",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from rfrope._core import angles, array, blocks
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel
-from rfrope.moments.scores import Content, content_mean, content_variance, root_mean_square_ratio, variance_and_mean
+from rfrope.moments.scores import Content, content_mean, root_mean_square_ratio, variance_and_mean
 
 
 @array.select_device
@@ -133,7 +133,7 @@ def polar_error(
 
     See Also
     --------
-    moments.polar_variance, moments.polar_tail
+    moments.polar_variance, moments.effective_blocks
 
     Notes
     -----
@@ -148,73 +148,10 @@ def polar_error(
     np.float64(0.0921)
     """
     content, law = _read(q, k, lags, kernel, shift)
-    return root_mean_square_ratio(_scaled_to_one(content)[0], law, design)
-
-
-@array.select_device
-def polar_tail(
-    q: Array, k: Array, lags: Array, kernel: Kernel | str, distance: Array, *, shift: Array | None = None
-) -> Array:
-    """Return a bound on the probability that a polar score is off its mean by more than a distance.
-
-    Parameters
-    ----------
-    q, k, lags, kernel, shift
-        See `polar_score`.
-    distance : array_like
-        Nonnegative, in units of the score; broadcasts against the scores.
-
-    Returns
-    -------
-    array, float64 where the library has it
-        At most 1.
-
-    Raises
-    ------
-    ValueError, TypeError
-        See `polar_score`. Also for negative distances.
-
-    See Also
-    --------
-    moments.polar_error
-
-    Notes
-    -----
-    The smaller of two bounds for independent blocks and any kernel: ``P(abs(S - E S) > t) <= 2 exp(-t^2 / (2 sum
-    A^2))`` (Hoeffding 1963, theorem 2: a block's score lies in an interval of length ``2 A_i``), and with the variance
-    V and ``M = max_i A_i (1 + abs(Phi cos delta_i))`` also ``2 exp(-t^2 / (2 V + 2 M t / 3))`` (Bernstein), which is
-    sharper at lags small against the scale. Without shift, a relative distance eps has ``2 exp(-eps^2 Phi^2
-    effective_blocks / 2)``. Without shift the first bound also holds for one set in random order, about the mean of
-    that set; with a shift it does not, but ``2 exp(-t^2 / (8 sum A^2))`` does (docs/explain/proofs_polar.rst).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> ones = np.ones(64)
-    >>> mean = polar_score(ones, ones, 32.0, "gaussian(scale=32)")
-    >>> polar_tail(ones, ones, 32.0, "gaussian(scale=32)", 0.5 * mean).round(5)
-    np.float64(0.00059)
-    """
-    content, law = _read(q, k, lags, kernel, shift, distance=distance)
     xp = content.xp
-    distance = angles.read_numbers("distance", distance, xp, array.device(content.lags))
-    if array.has_host_values(distance) and bool(xp.any(distance < 0.0)):
-        raise ValueError("distance holds negative numbers; expected how far the score is from its mean, 0 or more")
-    scores = array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "lags": content.lags.shape[:-1]})
-    array.broadcast_shapes({"distance": distance.shape, "the scores": scores})
-    content, largest = _scaled_to_one(content)
-    distance = distance / largest
-    phi = law.phi_of_vectors(content.lags, xp)
-    size = xp.sqrt(content.cosine**2 + content.sine**2)
-    reach = xp.max(size + xp.abs(content.cosine * phi[..., None]), axis=-1)
-    variance = content_variance(content, law)
-    bounds = (2.0 * xp.sum(size * size, axis=-1), 2.0 * variance + (2.0 / 3.0) * reach * distance)
-    least = xp.where(bounds[0] < bounds[1], bounds[0], bounds[1])
-    none = (variance <= 0.0) | (least <= 0.0)  # nothing varies
-    square = distance * distance
-    bound = 2.0 * xp.exp(-square / xp.where(none, xp.ones_like(least), least))
-    certain = xp.where(distance > 0.0, xp.zeros_like(bound), xp.ones_like(bound))
-    return xp.where(none, certain, array.clip(bound, 0.0, 1.0, xp))
+    largest = _largest(xp.abs(content.cosine) + xp.abs(content.sine), xp)[..., None]  # so that squares do not vanish
+    content = content._replace(cosine=content.cosine / largest, sine=content.sine / largest)
+    return root_mean_square_ratio(content, law, design)
 
 
 @array.select_device
@@ -254,10 +191,10 @@ def effective_blocks(q: Array, k: Array) -> Array:
     return xp.where(none, xp.zeros_like(ratio), ratio)
 
 
-def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any, **beside: Any) -> tuple[Content, Kernel]:
-    """Read the contents of a call, whose other arrays stand beside them, and its kernel."""
+def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any) -> tuple[Content, Kernel]:
+    """Read the contents of a call, and its kernel."""
     law = read_kernel(kernel)
-    xp, device = array.shared({"lags": lags, "shift": shift, **beside}, q=q, k=k)
+    xp, device = array.shared({"lags": lags, "shift": shift}, q=q, k=k)
     vectors = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
     product = _product(q, k, xp, device)
     content = Content(product, xp.zeros_like(product), vectors, xp)
@@ -272,13 +209,6 @@ def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any, **beside: Any) -> 
         content = Content(product * xp.cos(delta), -product * xp.sin(delta), vectors, xp)
     array.broadcast_shapes({"q, k and shift": content.cosine.shape[:-1], "lags": vectors.shape[:-1]})
     return content, law
-
-
-def _scaled_to_one(content: Content) -> tuple[Content, Array]:
-    """Return content whose largest coefficient is 1, so that squares do not vanish, and what it was divided by."""
-    xp = content.xp
-    largest = _largest(xp.abs(content.cosine) + xp.abs(content.sine), xp)
-    return content._replace(cosine=content.cosine / largest[..., None], sine=content.sine / largest[..., None]), largest
 
 
 def _largest(sizes: Array, xp: ModuleType) -> Array:

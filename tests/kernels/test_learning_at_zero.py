@@ -102,7 +102,6 @@ AT_ZERO = {
     "relative_error": lambda x, kernel: moments.relative_error(like(x, Q), like(x, K), x, kernel),
     "score_variance": lambda x, kernel: moments.score_variance(like(x, Q), like(x, K), x, kernel),
     "polar_error": lambda x, kernel: moments.polar_error(abs(like(x, Q)), abs(like(x, K)), x, kernel, shift=like(x, Q)),
-    "polar_tail": lambda x, kernel: moments.polar_tail(abs(like(x, Q)), abs(like(x, K)), x, kernel, 1.0),
     "expected_score": lambda x, kernel: moments.expected_score(like(x, Q), like(x, K), x, kernel),
     "stderr of the band": lambda x, kernel: moments.mean_kernel_band(x, kernel, n_blocks=8).stderr,
     "upper end of the band": lambda x, kernel: moments.mean_kernel_band(x, kernel, n_blocks=8).upper,

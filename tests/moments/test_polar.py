@@ -5,12 +5,10 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 from tones import Tones, enumerate_scores
 
 import rfrope
-from rfrope import kernels
-from rfrope.moments import effective_blocks, polar_error, polar_score, polar_tail, polar_variance
+from rfrope.moments import effective_blocks, polar_error, polar_score, polar_variance
 from rfrope.rotation import rotate_polar
 
 FUNCTIONS = (polar_score, polar_variance, polar_error)
@@ -75,35 +73,6 @@ def test_a_set_is_a_rope_or_any_array_and_one_block_does_not_vary():
 # -- concentration -----------------------------------------------------------------------------------------------------
 
 
-def test_the_tail_of_a_fair_coin_lies_below_the_bound():
-    """The exact binomial tail; a bound with half the variance fails."""
-    ones, t = np.ones(64), np.arange(1.0, 64.0)
-    bound = polar_tail(ones, ones, 1.0, COIN, t)
-    exact = 2.0 * stats.binom.sf(np.floor((64 + t) / 2.0), 64, 0.5)
-    assert np.all(exact <= bound)
-    assert np.any(exact > bound**2 / 2.0)  # exp(-t^2 / sum A^2) is too little
-
-
-def test_the_bound_near_lag_0_is_that_of_the_variance():
-    ones = np.ones(64)
-    assert polar_tail(ones, ones, 1.0, G, 10.0) < 2e-3 < 2.0 * math.exp(-100.0 / 128.0)
-    assert polar_tail(ones, ones, 0.0, G, [0.0, 0.1]).tolist() == [1.0, 0.0]
-    far = polar_tail(ones, ones, 1.0, COIN, [0.0, 40.0])
-    np.testing.assert_allclose(far, [1.0, 2.0 * math.exp(-(40.0**2) / 128.0)], rtol=1e-12)
-
-
-def test_the_bound_of_bernstein_by_hand():
-    """Near lag 0, where it is the smaller one, with a bias."""
-    (q,), (k,), shift = contents(1, 12)
-    a, law, lag = q * k, kernels.parse(G), 3.0
-    phi, twice = float(law.phi(lag)), float(law.phi(2.0 * lag))
-    variance = np.sum(a**2 * ((1.0 + twice * np.cos(2.0 * shift)) / 2.0 - (phi * np.cos(shift)) ** 2))
-    most, t = np.max(a * (1.0 + np.abs(phi * np.cos(shift)))), 12.0 * math.sqrt(variance)
-    wanted = 2.0 * math.exp(-(t**2) / (2.0 * variance + 2.0 * most * t / 3.0))
-    assert wanted < 2.0 * math.exp(-(t**2) / (2.0 * np.sum(a**2)))
-    assert polar_tail(q, k, lag, G, t, shift=shift) == pytest.approx(wanted, rel=1e-12)
-
-
 def test_one_bias_may_serve_all_blocks_or_all_contents():
     q, k, _ = contents(3, 5)
     for function in FUNCTIONS:
@@ -148,6 +117,4 @@ def test_ratios_do_not_depend_on_the_size_of_contents(size):
     for shift in (None, np.linspace(-1.0, 0.0, 16)):
         found = polar_error(size * q, k, lag, law, shift=shift)
         assert found == pytest.approx(polar_error(q, k, lag, law, shift=shift), rel=1e-12)
-        found = polar_tail(size * q, k, lag, law, size * 2.0, shift=shift)
-        assert found == pytest.approx(polar_tail(q, k, lag, law, 2.0, shift=shift), rel=1e-12)
     assert polar_error(0.0 * q, k, lag, law) == effective_blocks(0.0 * q, k) == 0.0

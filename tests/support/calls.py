@@ -93,7 +93,6 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
     "moments.polar_score": BIASED,
     "moments.polar_variance": BIASED,
     "moments.polar_error": BIASED,
-    "moments.polar_tail": POLAR,
     "moments.effective_blocks": POLAR,
     "features.positive": {"stabilise": "token"},
     "features.hyperbolic": {"stabilise": "all"},
