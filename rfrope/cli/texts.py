@@ -104,13 +104,12 @@ def _tune(options: argparse.Namespace) -> None:
         with naming("--documents and --context", f"{options.documents} of {options.texts[0]}"):
             documents = text_caches.cut_documents(tokenizer, texts, options.documents, options.context)
     found = transformers.tune(model, documents, options.context, tokenizer=tokenizer, rng=options.seed, **given)
-    rope: Any = found.rope
     page.emit(
         options,
         f"{options.model} to {options.context} positions, learned",
         found.report(),
         found.to_dict(),
-        output=lambda path: storage.packed(path, rope),
+        output=lambda path: storage.packed(path, found.rope),
     )
 
 

@@ -22,13 +22,13 @@ import torch
 
 from rfrope._core import files, parallel
 from rfrope._core.arguments import finite, listed, path_of, positive, show, whole
-from rfrope.integrations.tuned import Tuning
+from rfrope.integrations.tuned import LEARNED, Tuning
 from rfrope.rotation.rope import Rope
 
 Tensor: TypeAlias = Any  # torch.Tensor, unknown to the type checker
 Module: TypeAlias = Any
 
-AS_IT_IS, LEARNED = "as it is", "learned"  # methods compared with the starts: the model's own rotation, and the result
+AS_IT_IS = "as it is"  # the method by the model's own rotation
 PENALTY = 0.001  # weight of the sum of squared log-factors and log-temperature, divided by the number of sets
 PATIENCE = 5  # validations without a lower loss before learning ends
 _FARTHEST = 64.0  # largest log-factor or log-temperature, within the range of float32

@@ -15,7 +15,8 @@ from rfrope.rotation.rope import Rope
 
 __all__ = ["Tuning"]
 
-_LEARNED = "learned"
+LEARNED = "learned"  # the method that the others are compared with
+_VERDICTS = {"better": "better than", "worse": "worse than", "even": "within two standard errors of"}
 _DIGITS = 4
 
 
@@ -67,7 +68,7 @@ class Tuning(Result):
     @property
     def parts(self) -> tuple[str, ...]:
         """Parts of the held-out documents, such as "within" and "beyond"."""
-        return tuple(self.losses[_LEARNED])
+        return tuple(self.losses[LEARNED])
 
     def mean(self, method: str, part: str) -> tuple[float, float]:
         """Return the mean loss of a method over documents, and its standard error."""
@@ -75,7 +76,7 @@ class Tuning(Result):
 
     def difference(self, method: str, part: str) -> tuple[float, float]:
         """Return the learned rotation's mean loss minus a method's, and the standard error over pairs."""
-        return _mean(self.losses[_LEARNED][part] - self.losses[method][part])
+        return _mean(self.losses[LEARNED][part] - self.losses[method][part])
 
     def verdict(self, method: str, part: str) -> str:
         """Return "better" or "worse" for the learned rotation against a method, or "even" within two standard errors.
@@ -85,7 +86,7 @@ class Tuning(Result):
         """
         from scipy import special
 
-        own, others = (np.isfinite(self.losses[name][part]) for name in (_LEARNED, method))
+        own, others = (np.isfinite(self.losses[name][part]) for name in (LEARNED, method))
         if not own.all():
             return "worse"
         if not others.all():
@@ -101,7 +102,7 @@ class Tuning(Result):
         rows = [("method", *self.parts, *(f"learned less it, {part}" for part in self.parts))]
         for name in self.losses:
             cells = [_stated(*self.mean(name, part)) for part in self.parts]
-            less = ["" if name == _LEARNED else _stated(*self.difference(name, part), "+") for part in self.parts]
+            less = ["" if name == LEARNED else _stated(*self.difference(name, part), "+") for part in self.parts]
             rows.append((name, *cells, *less))
         return tuple(rows)
 
@@ -110,13 +111,10 @@ class Tuning(Result):
             yield f"No step lowered the validation loss: the learned rotation is {self.start} unchanged."
             return
         for part in self.parts:
-            found: dict[str, list[str]] = {"better": [], "worse": [], "even": []}
-            for name in self.losses:
-                if name != _LEARNED:
-                    found[self.verdict(name, part)].append(name)
-            told = [f"{kind} than {', '.join(found[kind])}" for kind in ("better", "worse") if found[kind]]
-            if found["even"]:
-                told.append(f"within two standard errors of {', '.join(found['even'])}")
+            told = []
+            for kind, words in _VERDICTS.items():
+                if names := [one for one in self.losses if one != LEARNED and self.verdict(one, part) == kind]:
+                    told.append(f"{words} {', '.join(names)}")
             yield f"{part}: the learned rotation is {'; '.join(told)}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,14 +127,14 @@ class Tuning(Result):
             }
             for name, parts in self.losses.items()
         }
-        kinds = {name: {part: self.verdict(name, part) for part in self.parts} for name in losses if name != _LEARNED}
+        kinds = {name: {part: self.verdict(name, part) for part in self.parts} for name in losses if name != LEARNED}
         numbers = {"frequencies": array.to_host(rope.frequencies), "attention_factor": rope.attention_factor}
         held = {name: value for name, value in vars(self).items() if name != "rope"}
         return plain({"ropes": [numbers | {"source": rope.source}], **held, "losses": losses, "learned_is": kinds})
 
     def report(self) -> Report:
         """Return where the learning ended, the losses, and where something was gained."""
-        count = ", ".join(f"{len(values)} {part}" for part, values in self.losses[_LEARNED].items())
+        count = ", ".join(f"{len(values)} {part}" for part, values in self.losses[LEARNED].items())
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
         preface = [
             f"Learned from {self.start} in {steps}: {self.ended}.",
