@@ -346,19 +346,14 @@ def _describe_axis(axis: AxisSummary, summary: Summary) -> Iterator[Part]:
         rows.append(("of a random token", f"0 at every distance, standard deviation {summary.random_std:.3f}"))
     who = "any two tokens" if summary.polar else "equal content"
     yield Table(rows, f"Score of {who} at a distance (1 at the same place, averaged over contents)", head=False)
-    rule = f"base {axis.integral_rule:.6g} or more for this context (integral); prefer the scores above"
+    fit, rule = axis.fit, f"base {axis.integral_rule:.6g} or more for this context (integral); prefer the scores above"
     rows = [
         ("base", "none" if axis.base is None else f"{axis.base:.6g}, as in standard RoPE"),
         ("rule of thumb", rule),
-        ("closest kernel", _nearest(axis.fit)),
+        ("closest kernel", f"{fit.sentence}{': not near' if fit.rms > _FAR else ''}" if fit else "none"),
     ]
     yield Table(rows, "Origin", head=False)
 
 
 def _first(lag: int | None) -> str:
     return "at no distance" if lag is None else f"first at distance {lag}"
-
-
-def _nearest(fit: KernelFit | None) -> str:
-    """Return a kernel and its error in words."""
-    return "none" if fit is None else f"{fit.sentence}{': not near' if fit.rms > _FAR else ''}"

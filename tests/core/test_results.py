@@ -13,7 +13,6 @@ from conftest import library
 import rfrope
 from rfrope import analysis, bochner, engines, heads, models
 from rfrope._core import results
-from rfrope.moments.fidelity import fidelity
 from rfrope.montecarlo import Estimate
 
 LADDER = rfrope.geometric(8)
@@ -44,7 +43,6 @@ WORDS = {
     "Comparison": lambda: models.compare(CONFIG, ["transformers", "vLLM"]),
     "Audit": lambda: models.audit(LADDER.astype(np.float32), rfrope.Rope(LADDER)),
     "Rounding": lambda: engines.rounding(rfrope.Rope(LADDER, context=64), "vllm"),
-    "Fidelity": lambda: fidelity([rfrope.kernel("gaussian")], rfrope.sample("gaussian", 8, rng=0), (64,)),
 }
 CONFIG = {"model_type": "llama", "head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 1e4}
 
