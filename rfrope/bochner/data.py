@@ -80,10 +80,7 @@ def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 
         raise ValueError(f"values has shape {r.shape}; expected (n,) with two values or more")
     if not r[0] > 0.0:
         raise ValueError(f"values[0] is {float(r[0])!r}; expected the variance, a positive number")
-    r = r / r[0]
-    r[1:] /= 1.0 + ridge
-    coefficients, error = _fit_autoregression(r, spacing)
-    return _make_kernel(coefficients, error, r, spacing, "from_autocorrelation", Certificate(0.0, 0.0, 0.0, 0, 1.0))
+    return _make_kernel(r / r[0], ridge, spacing, "from_autocorrelation", Certificate(0.0, 0.0, 0.0, 0, 1.0))
 
 
 @array.select_device
@@ -172,11 +169,8 @@ def from_series(
     factors = taper(np.arange(last + 1.0) / (last + 1.0))
     bias = f"each lag m times (1 - m/{n})" + (f" and the {window} window" if window else "")
     bias += f"; a mean was removed from {series.shape[0]} series" if remove_mean else ""
-    tapered = r * factors
-    tapered[1:] /= 1.0 + ridge
     certificate = Certificate(0.0, 0.0, 0.0, 0, 1.0, bias=bias, standard_errors=tuple((errors * factors)[1:].tolist()))
-    coefficients, error = _fit_autoregression(tapered, spacing)
-    return _make_kernel(coefficients, error, tapered, spacing, "from_series", certificate)
+    return _make_kernel(r * factors, ridge, spacing, "from_series", certificate)
 
 
 def _read_values(name: str, value: Any) -> np.ndarray:
@@ -224,10 +218,10 @@ def _refuse_degenerate(r: np.ndarray, step: int, error: float, spacing: float) -
     )
 
 
-def _make_kernel(
-    coefficients: np.ndarray, error: float, r: np.ndarray, spacing: float, origin: str, certificate: Certificate
-) -> Tabulated:
-    """The law with density ``error / (2 pi abs(A(exp(i theta)))^2)`` of theta = omega spacing."""
+def _make_kernel(r: np.ndarray, ridge: float, spacing: float, origin: str, certificate: Certificate) -> Tabulated:
+    """The law with density ``error / (2 pi abs(A(exp(i theta)))^2)`` of theta = omega spacing, of a ridge's values."""
+    r[1:] /= 1.0 + ridge
+    coefficients, error = _fit_autoregression(r, spacing)
     for lines in (False, True):
         with contextlib.suppress(UndecidedError):
             pieces = _spectrum(coefficients, error, lines=lines)

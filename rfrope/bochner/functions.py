@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from rfrope.bochner.reading import NORMAL, Lags, check_even, check_values, find_
 from rfrope.bochner.refusals import NotPositiveDefiniteError, UndecidedError
 from rfrope.bochner.tabulated import Certificate, Measure, Tabulated, compare, read_measure, tabulate
 from rfrope.bochner.witnesses import Witness
-from rfrope.kernels import Kernel, axes
+from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import positive
 
 _CHECKED = 20.0  # scales over which Phi is compared closely
@@ -34,22 +34,18 @@ _FAINT = 10.0  # times the noise that passes for noise
 
 
 def from_function(
-    phi: Callable[[np.ndarray], Any] | Sequence[Callable[[np.ndarray], Any]],
-    *,
-    ndim: int = 1,
-    scale: float | None = None,
-    tolerance: float = 1e-9,
+    phi: Callable[[np.ndarray], Any], *, ndim: int = 1, scale: float | None = None, tolerance: float = 1e-9
 ) -> Kernel:
     """Return a kernel with a given function Phi.
 
     Parameters
     ----------
-    phi : callable, or sequence of callables
+    phi : callable
         Takes a NumPy array of lags (float64, one axis) and returns Phi elementwise, with Phi(0) = 1. For ndim = 1 it
-        must be even; for more axes it takes the LENGTH of the lag, and the kernel is isotropic. A sequence of functions
-        of one lag gives their product over as many axes.
+        must be even; for more axes it takes the LENGTH of the lag, and the kernel is isotropic; `rfrope.kernels.axes`
+        makes a product of kernels of one axis each.
     ndim : int
-        Number of position axes, 1 to 3. Leave it out for a sequence.
+        Number of position axes, 1 to 3.
     scale : float, optional
         A lag, in units of position, near which phi has fallen half-way to its limit. Default: found. Lags are measured
         by it, so that phi(x) and phi(x / s) have the same outcome.
@@ -59,7 +55,7 @@ def from_function(
     Returns
     -------
     Kernel
-        With ``.certificate``, a `Certificate`; of a sequence, each of its ``.kernels`` has one.
+        With ``.certificate``, a `Certificate`.
 
     Raises
     ------
@@ -100,12 +96,6 @@ def from_function(
     >>> from_function(lambda r: np.exp(-0.5 * (r / 8.0) ** 2), ndim=2).ndim
     2
     """
-    if isinstance(phi, list | tuple):
-        if not phi:
-            raise ValueError("phi is an empty sequence; expected a function, or one function for each axis")
-        if ndim not in (1, len(phi)):
-            raise ValueError(f"ndim is {show(ndim)} and phi has {len(phi)} functions; expected one for each axis")
-        return axes(*(from_function(f, scale=scale, tolerance=tolerance) for f in phi))
     return _make("from_function", phi, ndim, scale, tolerance)
 
 
@@ -192,11 +182,6 @@ def _make(origin: str, phi: Any, ndim: Any, scale: Any, tolerance: Any) -> Tabul
     kernel, doubt = _tabulate(values, measure, lags, spectrum, negative, origin, tolerance)
     if doubt is not None:
         raise doubt
-    if witness is not None:
-        raise UndecidedError(
-            f"phi is not positive definite, by {witness!r}, but where its spectrum is negative was not found",
-            "pass scale=..., about the lag of its finest detail, to find the closest kernel",
-        )
     return kernel
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.polynomial import legendre
 
 from rfrope.bochner.piecewise import WEIGHTS, Function, Pieces, abel, build, sample
-from rfrope.bochner.reading import Lags, count_starting_panels, cut_smoothly
+from rfrope.bochner.reading import Lags, cut_smoothly
 from rfrope.bochner.refusals import UndecidedError
 from rfrope.bochner.tabulated import Measure
 
@@ -76,7 +76,7 @@ def transform(lags: Lags, measure: Measure) -> Spectrum:
         return found
 
     def law(w: np.ndarray) -> np.ndarray:
-        return evaluate(w, lambda _, moments, w: measure.transform(moments, w))
+        return evaluate(w, lambda _, moments, w: moments.fourier(w, sine=measure.ndim > 1, tails=True))
 
     def part_noise(part: Lags, _: Pieces, w: np.ndarray) -> np.ndarray:
         widths = np.minimum(2.0 * part.pieces.halves, 2.0 / w[:, None])
@@ -170,7 +170,7 @@ def resolve_octaves(law: Function, noise: Function, measure: Measure, lags: Lags
         for _ in range(_REACH):
             start, left = float(found.edges[-1]), measure.panels - found.halves.size
             more = _count_starts(lags, start)
-            most = max(count_starting_panels(part), more, _count_smeared(lags, start))
+            most = max(more, _count_smeared(lags, start))
             part = build(law, start * np.linspace(1.0, 2.0, most + 1), level, tolerance=1e-13, budget=left)
             found = found.followed_by(part)
             strongest = np.max(np.abs(part.values))

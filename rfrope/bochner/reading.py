@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.bochner.piecewise import LAST, NODES, ORDER, TO_SERIES, Function, Pieces, build, sample
+from rfrope.bochner.piecewise import LAST, NODES, TO_SERIES, Function, Pieces, build, sample
 from rfrope.bochner.refusals import NotPositiveDefiniteError, UndecidedError
 from rfrope.bochner.tabulated import Measure
 from rfrope.bochner.witnesses import Witness
@@ -35,7 +35,6 @@ _SMOOTH = 2.0**-6  # part of the width of a window that panels have where it fal
 _WINDOWED = 2.0**11  # frequency times width of a window, from which on what it cuts off has no spectrum but rounding
 _WINDOWS = 2.0 ** np.arange(8.0, _REACH, 4.0)  # their widths
 _LAG_PANELS = 12000
-_FINE_PANELS = 1e-15  # size of the upper coefficients of panels that could be wider
 _CUT_OFF = 1e-15  # rest of phi, or r phi, at the end of a taper
 _FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
 _OVERLOOKED = 1e-9  # tolerance between phi and its panels at whole lags
@@ -48,7 +47,7 @@ def check_values(name: str, function: Any, measure: Measure, *, bounded: bool) -
     if not callable(function):
         raise TypeError(f"{name} is {show(function)}; expected a function of an array")
     of_length = f": with ndim={measure.ndim} it is a function of the length r of a vector"
-    of_length += " (a list of functions of one argument each makes a product over the axes)"
+    of_length += " (rfrope.kernels.axes makes a product of kernels of one axis each)"
 
     def values(x: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
@@ -183,7 +182,7 @@ def read_lags(phi: Function, measure: Measure, scale: float, whole: np.ndarray) 
             budget, seen = _LAG_PANELS - pieces.halves.size, (lags, whole - atom)
             part = build(lambda x: scaled(x) - atom, edges, level, tolerance=tolerance, budget=budget, seen=seen)
             pieces, reached = pieces.followed_by(part), reached + 1
-            edges = np.linspace(1.0, 2.0, count_starting_panels(part) + 1) * part.edges[-1]
+            edges = part.edges[-1] * np.array([1.0, 2.0])
     if reached < min(wanted, _REACH) and (reached < 4 or sizes[reached] >= 0.5):
         raise UndecidedError(
             "phi is too rough to resolve: it is not smooth on panels to within 1e-6",
@@ -277,13 +276,3 @@ def _find_limit(sampled: np.ndarray, scale: float) -> float:
             "values on a grid to from_autocorrelation",
         )
     return float(np.mean(sampled[-20:]))
-
-
-def count_starting_panels(before: Pieces) -> int:
-    """Return the number of panels with which to start an octave: as many as the one before it needed, or half."""
-    count = before.halves.size
-    if count <= 2 or not np.all(before.halves == before.halves[0]):
-        return 1
-    sizes = np.max(np.abs(before.series), axis=1, keepdims=True)
-    fine = np.all(np.abs(before.series[:, ORDER // 3 :]) <= _FINE_PANELS * sizes)
-    return count // 2 if fine else count

@@ -45,10 +45,6 @@ class Measure:
         """Return the density p of the length of omega, from q; or the function to transform, from phi."""
         return pieces.times_argument() if self.moment else pieces
 
-    def transform(self, moments: Pieces, w: np.ndarray) -> np.ndarray:
-        """Return the cosine transform, or the sine transform of a function times its argument."""
-        return moments.fourier(w, sine=self.ndim > 1, tails=True)
-
     def marginal(self, q: Pieces) -> tuple[Pieces, float]:
         """Return the density of the magnitude of one component of omega, whose mean cosine is Phi in any k.
 

@@ -8,7 +8,6 @@ the weights is a witness.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,13 +22,9 @@ _EVEN = 1e-9  # by how much steps between points may differ, relative to them
 _CELLS = 2**20  # lags of a quadratic form that are held at once
 _ENDS = 5.5  # standard deviations at which gaussian weights are cut off
 _WIDTHS = 2.0 ** np.arange(0.0, 11.0)  # the windows, in points of the grid
-_STRIDES = (4, 16, 64, 256)  # by which a grid is thinned, for windows that reach far with few points
-_STRIDE_WIDTHS = _WIDTHS[2:7:2]
 _OVERSAMPLED = 4  # frequencies for each width of a window
 FORM_ROUNDING = 2e-15  # error of a quadratic form whose weights' magnitudes sum to 1
-_MOST_POINTS = {1: 2**19, 2: 12000, 3: 12000}  # that a witness may have, by the number of axes
-_CLUSTERS = ((3, 3), (8, 3), (8, 6))  # how many, of how many points along the first axis
-_OCTAVES = 8  # above the frequencies that are negative, where they are looked for
+_MOST_POINTS = 2**19  # that a witness may have
 _LATTICES = {1: (400,), 2: (20, 20), 3: (8, 8, 7)}  # points along each axis
 
 WHOLE = 2**17  # whole lags at which a function is surveyed
@@ -134,11 +129,9 @@ def search(grids: Iterable[Grid], level: float) -> Witness | None:
 
 def search_grid(values: np.ndarray, spacing: float, level: float) -> Witness | None:
     """Look for a witness on a grid of one axis."""
-    found = [_test_increments(values, spacing, level), _test_limit(values, spacing, level)]
-    for stride, widths in ((1, _WIDTHS), *((stride, _STRIDE_WIDTHS) for stride in _STRIDES)):
-        part = values[::stride]
-        for width in widths[2.0 * _ENDS * widths + 3.0 < part.size].tolist():
-            found.extend(_test_windows(part, stride * spacing, width, level))
+    found = [_test_increments(values, spacing, level)]
+    for width in _WIDTHS[values.size > 2.0 * _ENDS * _WIDTHS + 3.0].tolist():
+        found.extend(_test_windows(values, spacing, width, level))
     return _best(found)
 
 
@@ -156,16 +149,6 @@ def _test_increments(values: np.ndarray, spacing: float, level: float) -> Witnes
     lags = np.array([0.0, 1.0, at + 2.0])
     gram = np.array([[1.0, near, b[at]], [near, 1.0, a[at]], [b[at], a[at], 1.0]])
     return _test_matrix(gram, spacing * lags, level)
-
-
-def _test_limit(values: np.ndarray, spacing: float, level: float) -> Witness | None:
-    """A witness of points that are all far apart, for a function that is negative there."""
-    step = (values.size - 1) // 64
-    far = values[64 :: max(1, step)]
-    if not step or not np.max(far[far.size // 2 :]) < -level:
-        return None
-    lags = step * np.arange(64)
-    return _test_matrix(values[np.abs(lags[:, None] - lags)], spacing * lags, level)
 
 
 def _test_matrix(gram: np.ndarray, points: np.ndarray, level: float) -> Witness | None:
@@ -246,8 +229,6 @@ def search_stretch(
     found = _test_lattices(phi, ndim, stretch[1], extents, level)
     for narrow in (1.0, 2.0, 4.0, 8.0):
         found = found or list(_test_stretch(phi, stretch, extents, narrow, level))
-    if ndim > 1:
-        found = found or list(_test_clusters(phi, ndim, stretch, level))
     return _best(found)
 
 
@@ -272,61 +253,6 @@ def _test_stretch(
     for extent in extents:
         spacing = math.pi / (1.1 * max(high, extent) + 4.0 / sigma)
         reach = math.ceil(_ENDS * sigma / spacing)
-        if 2 * reach + 1 > _MOST_POINTS[1]:
+        if 2 * reach + 1 > _MOST_POINTS:
             return
         yield from _test_windows(phi(spacing * np.arange(2.0 * reach + 1.0)), spacing, sigma / spacing, level)
-
-
-def _test_clusters(phi: Function, ndim: int, stretch: Stretch, level: float) -> Iterator[Witness]:
-    """Witnesses of clusters of points at the multiples of a lag x, across which they are spread by a gaussian.
-
-    Where phi has a kink at x that is sharper than its cusp at 0, its spectrum is ``a(w) (1 - b(w) cos(w x + c))``, and
-    b comes to exceed 1. A cluster sees high frequencies alone, and several see all the minima there together.
-    """
-    reach = math.pi / (stretch[1] - stretch[0])
-    for octave in range(_OCTAVES):
-        spacing = math.pi / (stretch[1] * 2.0**octave)
-        bends = np.abs(np.diff(phi(spacing * np.arange(min(reach / spacing, 2.0**20) + 16.0)), 4))
-        bends[:12] = 0.0  # those of the cusp
-        kink = int(np.argmax(bends)) + 2
-        for (count, size), wide, x in itertools.product(_CLUSTERS, (0.5, 2.0), (kink - 1, kink, kink + 1)):
-            side = spacing * math.sqrt(wide * kink / math.pi)
-            sides = math.ceil(3.0 * side / min(1.5 * spacing, side))
-            if count * size * (2 * sides + 1) ** (ndim - 1) > _MOST_POINTS[ndim]:
-                continue
-            step = 3.0 * side / sides
-            weights = _window(sides, side / step)
-            points = np.add.outer(x * np.arange(count), np.arange(size)).ravel()
-            lags, places = np.unique(np.abs(points[:, None] - points), return_inverse=True)
-            grams = _fold(phi, spacing * lags, weights, step, ndim)[places].reshape(points.size, points.size)
-            line = _test_matrix(grams, spacing * points, level)
-            if line is not None:
-                yield _multiply_axes(line, weights, step, ndim)
-
-
-def _fold(phi: Function, lags: np.ndarray, across: np.ndarray, step: float, ndim: int) -> np.ndarray:
-    """Phi along the first axis, averaged over the lags across with the autocorrelation of the weights there."""
-    one = _autocorrelation(across)
-    one[1:] *= 2.0
-    squares, shares = np.zeros(1), np.ones(1)
-    for _ in range(ndim - 1):
-        squares = np.add.outer(squares, (step * np.arange(one.size)) ** 2).ravel()
-        shares = np.multiply.outer(shares, one).ravel()
-    rows = max(1, 2**20 // lags.size)
-    total = np.zeros(lags.size)
-    for start in range(0, squares.size, rows):
-        part = slice(start, start + rows)
-        lengths = np.sqrt(np.add.outer(squares[part], lags**2))
-        total += shares[part] @ phi(lengths.ravel()).reshape(lengths.shape)
-    return total
-
-
-def _multiply_axes(line: Witness, across: np.ndarray, step: float, ndim: int) -> Witness:
-    """Weights that are a product over the axes."""
-    offsets = step * (np.arange(across.size) - across.size // 2)
-    axes = [line.points] + [offsets] * (ndim - 1)
-    points = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=-1)
-    weights = line.weights
-    for _ in range(ndim - 1):
-        weights = np.multiply.outer(weights, across)
-    return Witness(points, weights.ravel(), line.value)

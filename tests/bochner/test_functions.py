@@ -145,15 +145,6 @@ def test_a_limit_above_zero_is_an_atom():
         made.density(1.0)
 
 
-def test_functions_of_separate_axes():
-    made = bochner.from_function([triangle(8.0), gaussian])
-    one, two = (bochner.from_function(phi).certificate for phi in (triangle(8.0), gaussian))
-    lags = np.array([[2.0, 1.0], [0.0, 3.0]])
-    np.testing.assert_allclose(made.phi(lags), triangle(8.0)(lags[:, 0]) * gaussian(lags[:, 1]), atol=1e-4)
-    assert [each.certificate for each in made.kernels] == [one, two]
-    assert rfrope.sample(made, 5, rng=0).shape == (5, 2)
-
-
 # -- at any scale ------------------------------------------------------------------------------------------------------
 
 
@@ -175,9 +166,7 @@ AT_ANY_SCALE = {  # phi, axes, and the largest error of its kernel; 0 for what i
     "askey 1": (askey(1.0), 1, 5e-5),
     "askey 0.99": (askey(0.99), 1, 0.0),
     "askey 1.5, k=2": (askey(1.5), 2, 2e-5),
-    "askey 1.4, k=2": (askey(1.4), 2, 0.0),
     "askey 2, k=3": (askey(2.0), 3, 1e-8),
-    "askey 1.5, k=3": (askey(1.5), 3, 0.0),
     **{f"rational quadratic {alpha}, k={k}": (rational_quadratic(alpha), k, error)
        for alpha, error in ((0.05, 2e-2), (0.1, 3e-4), (0.2, 1e-7), (0.3, 1e-10), (0.4, 1e-10)) for k in (2, 3)},
     **{f"shell, k={k}": (shell, k, 2e-4) for k in (1, 2, 3)},
@@ -216,9 +205,9 @@ def test_twice_the_scale_is_half_the_frequency_to_the_last_bit():
 
 
 @campaign
-@pytest.mark.parametrize(("power", "ndim"), [(1.45, 2), (1.8, 3)])
+@pytest.mark.parametrize(("power", "ndim"), [(1.4, 2), (1.45, 2), (1.5, 3), (1.8, 3)])
 def test_a_function_that_is_hardly_no_kernel_is_not_accepted(power, ndim):
-    """Its spectrum is negative at high frequencies alone, by some 1e-6 of the mass and by 2e-3."""
+    """Its spectrum is negative at high frequencies alone, by some 1e-6 of the mass to 2e-3."""
     assert outcome(askey(power), ndim, 0.0) == "UndecidedError"
 
 
