@@ -52,11 +52,6 @@ class Unread(NamedTuple):
     means: str
     write: str
 
-    @property
-    def is_beside(self) -> bool:
-        """True for a key of the level itself, not of a dict in it."""
-        return "." not in self.path and "[" not in self.path
-
     def __str__(self) -> str:
         value = show(self.value)
         if isinstance(self.value, Mapping | list | tuple) and len(str(self.value)) > len(value):

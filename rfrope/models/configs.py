@@ -263,7 +263,7 @@ def _account(part: Part, parts: list[PartLayers]) -> None:
     facts = Facts(ropes, tuple(widths), frozenset(() if is_top else (*part.held.read, *named)))
     unread, remarks = [], [*list_asides(part.held.held, _is_part)]
     for one in find_unread(part.held.held, facts, _is_part):
-        is_said = part.is_known and one.is_beside
+        is_said = part.is_known and {*".["}.isdisjoint(one.path)  # not in a dict of this level
         if is_said and is_top:
             remarks.append(f"{one.path} at the top is not read: {show(part.model_type)} keeps its RoPE in text_config.")
         elif is_said and (one.path in said or read_pairing(one.path, one.value)):

@@ -234,8 +234,7 @@ def _make(
     divisors = held.divisors if is_scaled else {}
     for name, one in divisors.items():
         if one.size != turned // 2 or not np.all(np.isfinite(one) & (one != 0.0)):
-            said = f"{name}.weight has {one.size} divisors, or a 0; expected {turned // 2}, for each block"
-            raise RefusedError(said)
+            raise RefusedError(f"{name}.weight has {one.size} divisors, or a 0; expected {turned // 2}, for each block")
     if divisors:
         is_long = seq_len is not None and original is not None and seq_len > original
         short = next(divisors[name] for name in sorted(divisors, reverse=True))  # that of short texts, or for all
@@ -257,13 +256,12 @@ def _make(
     elif scheme != "none" and factor != 1.0:
         frequencies = frequencies / factor
         values |= {"rope_type": "linear", "factor": factor} if not divisors else {}
-    sections = held.values.get(f"{held.name}.rope.dimension_sections") if "sections" in about else None
-    sections = tuple(int(one) for one in sections if one) if sections else None
+    sections = held.values.get(f"{held.name}.rope.dimension_sections") if "sections" in about else ()
+    sections = tuple(int(one) for one in sections or () if one) or None
     width = held.get("attention.key_length_mla", held.get("attention.key_length")) if about.get("latent") else head
     remarks = () if held.get("rope.freq_base") is not None else ("rope.freq_base is missing: llama.cpp takes 10000.",)
     model = ModelPart(
         model_type=held.name,
-        pairing_from="known",
         turns_last=bool(about.get("latent")),
         note=REORDERED if about.get("reordered") else "",
         qk_head_dim=width,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from rfrope._core.arguments import printable
@@ -212,11 +213,6 @@ def _list_kinds(part: PartLayers) -> Iterator[LayerKind]:
 
 def show_layers(layers: tuple[int, ...]) -> str:
     """Return layer numbers as text, with runs shortened: layers 0-2, 4-6, 8."""
-    runs: list[list[int]] = []
-    for i in layers:
-        if runs and runs[-1][1] == i - 1:
-            runs[-1][1] = i
-        else:
-            runs.append([i, i])
-    said = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    runs = [[i for _, i in run] for _, run in groupby(enumerate(layers), lambda one: one[1] - one[0])]
+    said = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return f"layer{'' if len(layers) == 1 else 's'} {said}" if layers else "no layers"

@@ -46,9 +46,8 @@ def test_other_classes_of_diffusers_are_refused_by_their_keys():
 def as_phases(rope, positions, cos, sin):
     """Check a table with every column twice against a Rope's phases at positions (S, k)."""
     vectors = rope.vectors.reshape(-1, positions.shape[-1])
-    found = np.asarray(cos)[..., ::2].reshape(len(positions), -1) + 1j * np.asarray(sin)[..., ::2].reshape(
-        len(positions), -1
-    )
+    cos, sin = (np.asarray(one)[..., ::2].reshape(len(positions), -1) for one in (cos, sin))
+    found = cos + 1j * sin
     np.testing.assert_allclose(found, np.exp(1j * positions @ vectors.T), atol=1e-6 * max(1.0, np.abs(vectors).max()))
 
 
@@ -66,7 +65,5 @@ def test_their_tables_are_those_of_diffusers():
     as_phases(wan, grid, *WanRotaryPosEmbed(128, (1, 1, 1), 1024)(torch.zeros(1, 1, 2, 3, 4)))
     made = LTXVideoRotaryPosEmbed(2048)(torch.zeros(1, 1), 2, 3, 4, (1.0, 64.0, 64.0))
     as_phases(ltx, 2.0 * grid * [1 / 20, 1 / 32, 1 / 32] - 1.0, *made)
-    table = QwenEmbedRope(theta=10000, axes_dim=[16, 56, 56]).pos_freqs[:5]
-    np.testing.assert_allclose(
-        table.numpy(), np.exp(1j * np.outer(np.arange(5), qwen.frequencies)), atol=2e-6
-    )  # all axes at one position
+    table = QwenEmbedRope(theta=10000, axes_dim=[16, 56, 56]).pos_freqs[:5].numpy()  # all axes at one position
+    np.testing.assert_allclose(table, np.exp(1j * np.outer(np.arange(5), qwen.frequencies)), atol=2e-6)

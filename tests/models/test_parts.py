@@ -39,9 +39,7 @@ FLOAT32 = 3e-6  # what exponents in float32 cost at a base of 1e9
 
 def in_float64(source: str) -> str:
     """Source with every float32 as float64."""
-    for narrow, wide in ((r"torch\.float32\b", "torch.float64"), (r"torch\.float\b", "torch.float64")):
-        source = re.sub(narrow, wide, source)
-    return source.replace(".float()", ".double()")
+    return re.sub(r"torch\.float(32)?\b", "torch.float64", source).replace(".float()", ".double()")
 
 
 def rope_utils_in_float64() -> types.ModuleType:
@@ -294,14 +292,12 @@ def variations(kind: type, needs: Mapping[str, Any]) -> list[dict[str, Any]]:
         sizes = {width: width_of, heads: heads_of}
         found += [sizes, {"hidden_size": width_of, "num_attention_heads": heads_of}]
         for more in (
-            {"head_dim": 48},
-            {"num_key_value_heads": max(1, heads_of // 2)},
-            {"partial_rotary_factor": 0.3},
+            *({"head_dim": 48}, {"num_key_value_heads": max(1, heads_of // 2)}, {"partial_rotary_factor": 0.3}),
             {"rope_theta": 333.0, "partial_rotary_factor": 0.75},
             {"rope_parameters": {"rope_type": "default", "rope_theta": 777.0, "partial_rotary_factor": 0.6}},
             {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 777.0}},
         ):
-            found.append(sizes | copy.deepcopy(more))
+            found.append(sizes | more)
     found += [{key: value} for key in OTHERS for value in ((0.3, 0.5) if key == "rotary_pct" else (24, 40, 6))]
     found += [{"partial_rotary_factor": 0.5}, {"rope_parameters": {"rope_type": "default"}}]
     found += [{"qk_rope_head_dim": 24, "qk_nope_head_dim": 20} | more for more in ({}, {"head_dim": 24})]

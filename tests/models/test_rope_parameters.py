@@ -37,12 +37,9 @@ DICTS = {
     "llama3": ({"factor": 4.0, **LLAMA3}, lambda w: scaling.llama3(w, 4.0, **LLAMA3)),
     "proportional": ({"factor": 2.0, "partial_rotary_factor": 0.5},
                      lambda w: scaling.proportional(w, factor=2.0, partial_rotary_factor=0.5)),
-    "rfrope": (
-        {"kernel": "gaussian(scale=32)", "design": "stratified", "seed": 3, "attention_factor": 1.5},
-        lambda w: rfrope.Rope(
-            rfrope.sample("gaussian(scale=32)", 16, rng=3, design="stratified"), attention_factor=1.5
-        ),
-    ),
+    "rfrope": ({"kernel": "gaussian(scale=32)", "design": "stratified", "seed": 3, "attention_factor": 1.5},
+               lambda w: rfrope.Rope(rfrope.sample("gaussian(scale=32)", 16, rng=3, design="stratified"),
+                                     attention_factor=1.5)),
 }  # fmt: skip
 
 

@@ -56,15 +56,10 @@ def test_what_a_scheme_reaches_is_said_first(given, said, run, tmp_path):
     assert compared.caution == plan.caution == found
     path = tmp_path / "config.json"
     path.write_text(json.dumps(given))
-    texts = [
-        str(compared),
-        plan.preface,
-        run("inspect", str(path), "--context", 1024)[1].partition("\n\n")[2],
-    ]  # after the verdict
-    assert [one.startswith(found) for one in (*texts, compared.verdict[0])] == [True] * 4
-    assert (
-        json.loads(run("inspect", str(path), "--json", "--context", 1024)[1])["sets"][0]["scheme"]["caution"] == found
-    )
+    inspected = run("inspect", str(path), "--context", 1024)[1].partition("\n\n")[2]  # after the verdict
+    assert all(one.startswith(found) for one in (str(compared), plan.preface, inspected, compared.verdict[0]))
+    told = json.loads(run("inspect", str(path), "--json", "--context", 1024)[1])
+    assert told["sets"][0]["scheme"]["caution"] == found
 
 
 def test_no_published_config_is_called_wrong():
