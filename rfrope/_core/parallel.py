@@ -218,14 +218,14 @@ def check_progress(progress: Any) -> None:
         )
 
 
-def show_progress(items: Iterable[Item], total: int, progress: Any, done: int = 0) -> Iterable[Item]:
+def show_progress(items: Iterable[Item], total: Any, progress: Any, done: int = 0) -> Iterable[Item]:
     """Wrap an iterable so that its progress shows.
 
     Parameters
     ----------
     items : iterable
-    total : int
-        How many there are, those that were done before included.
+    total : int or None
+        How many there are, those that were done before included; None if that is not known.
     progress : None, bool or callable
         A callable is called as ``progress(items, total=total)``. True means a bar on stderr; None a bar after two
         seconds, if stderr is a terminal; False none.
@@ -249,19 +249,6 @@ def show_progress(items: Iterable[Item], total: int, progress: Any, done: int = 
 
     delay = 0.0 if progress else _PATIENCE
     return tqdm(items, total=total, initial=done, delay=delay, leave=False, dynamic_ncols=True)
-
-
-def show_sizes(items: Iterable[Item], total: int, size: Callable[[Item], int]) -> Iterator[Item]:
-    """Yield items, and show on a terminal, after two seconds, how much of a total they were; `size` is that of one."""
-    if not _is_terminal():
-        yield from items
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=total, delay=_PATIENCE, leave=False, dynamic_ncols=True, unit_scale=True) as bar:
-        for item in items:
-            yield item
-            bar.update(size(item))
 
 
 def _is_terminal() -> bool:

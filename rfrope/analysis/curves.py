@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -257,12 +257,12 @@ def first_lag(omega: np.ndarray, start: int, stop: int, level: float, *, below: 
     return None
 
 
-def scan_lags(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
+def scan_lags(omega: np.ndarray, start: int, stop: int) -> Iterable[tuple[int, np.ndarray]]:
     """Yield parts of the lags from `start` to `stop`: first lag, and mean kernel, valid until the next part.
 
-    On a terminal a bar shows the number of scanned lags, after two seconds.
+    On a terminal the number of scanned parts is shown after two seconds.
     """
-    return parallel.show_sizes(_scanned(omega, start, stop), max(0, stop - start + 1), lambda part: len(part[1]))
+    return parallel.show_progress(_scanned(omega, start, stop), None, None)
 
 
 def _scanned(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:

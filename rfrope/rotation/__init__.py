@@ -11,7 +11,6 @@ from rfrope.rotation.positions import (
     cumulative_phases,
     grid_positions,
     mrope_positions,
-    packed_positions,
     shift_matrix,
     sinusoidal,
 )
@@ -22,7 +21,7 @@ from rfrope.rotation.turning import phases, rotate, rotate_by_phases, rotate_by_
 
 __all__ = [
     "ModelPart", "Provenance", "Rope", "block_coefficients", "convert_pairing", "cumulative_phases", "from_complex",
-    "grid_positions", "mrope_positions", "packed_positions", "phases", "relocate", "rerotate", "rotate",
+    "grid_positions", "mrope_positions", "phases", "relocate", "rerotate", "rotate",
     "rotate_by_phases", "rotate_by_table", "rotate_polar", "rotation_table", "scores", "shift_matrix", "sinusoidal",
     "to_complex",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Positions for packed sequences, images and video, sinusoidal embeddings, and running sums of rates."""
+"""Positions for images and video, sinusoidal embeddings, and running sums of rates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, turns
+from rfrope._core import array, blocks, turns
 from rfrope._core.angles import check_values, read_numbers
 from rfrope._core.arguments import axis_of, choice, listed, positive, show, whole
 from rfrope._core.array import Array
@@ -24,54 +24,6 @@ RESIZED: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {  # places o
     "centres": lambda i, n, m: (2 * i + 1) / n - 1.0,
 }
 _STEPS = 2**20  # that add up at once without 64 bits
-
-
-@array.select_device
-def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
-    """Return positions of sequences packed into one row, each counted from its own start.
-
-    Parameters
-    ----------
-    cu_seqlens : array_like, (B + 1,)
-        Boundaries of the sequences, as in variable-length attention: 0, then the running sum of their lengths.
-    starts : int or array_like, (B,)
-        Position of the first token of each sequence: the number of its keys that are cached already.
-
-    Returns
-    -------
-    array, (total,)
-        Integers, in the library and on the device of `cu_seqlens`, whose values are read to find the size.
-
-    Raises
-    ------
-    ValueError
-        If `cu_seqlens` does not begin with 0, decreases, or has another shape, or `starts` does not fit.
-    TypeError
-        If a number is not whole.
-
-    See Also
-    --------
-    rotation.mrope_positions, rotate
-
-    Examples
-    --------
-    >>> packed_positions([0, 3, 3, 5])
-    array([0, 1, 2, 0, 1])
-    >>> packed_positions([0, 1, 3], starts=[7, 0])
-    array([7, 0, 1])
-    """
-    xp, device = array.shared(cu_seqlens=cu_seqlens)
-    ends = _whole_numbers("cu_seqlens", cu_seqlens)
-    if ends.ndim != 1 or ends.size == 0 or ends[0] != 0 or np.any(np.diff(ends) < 0):
-        raise ValueError(
-            f"cu_seqlens is {show(cu_seqlens)}; expected (B + 1,): 0, then the running sum of the sequences' lengths"
-        )
-    lengths = np.diff(ends)
-    first = _whole_numbers("starts", starts)
-    if first.ndim and first.shape != lengths.shape:
-        raise ValueError(f"starts has shape {first.shape}; expected one number, or {lengths.size}, one per sequence")
-    found = np.arange(ends[-1]) - np.repeat(ends[:-1] - first, lengths)
-    return array.from_host(found, xp, device=device)
 
 
 def mrope_positions(
@@ -244,13 +196,6 @@ def grid_positions(
 def _read_sizes(name: str, value: Any) -> list[int]:
     numbers = listed(name, value, "a number for each axis")
     return [whole(f"{name}[{axis}]", size, 1) for axis, size in enumerate(numbers)]
-
-
-def _whole_numbers(name: str, value: Any) -> np.ndarray:
-    host = angles.numbers_on_host(value, name)
-    if host.dtype.kind not in "iu" and host.size:
-        raise TypeError(f"{name} has dtype {host.dtype}; expected whole numbers")
-    return host.astype(np.int64)
 
 
 # -- the sinusoidal embedding -----------------------------------------------------------------------------------------

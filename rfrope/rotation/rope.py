@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -438,8 +438,6 @@ def check_head_width(name: str, width: int, rope: Rope, head_dim: int | None) ->
 
 def _checked_frequencies(value: Any) -> tuple[Array, int]:
     """Frequencies as they came, NumPy's as a copy, lists and integers as floats; and how many blocks a head has."""
-    if isinstance(value, _CheckedFrequencies):
-        return value
     if isinstance(value[0] if isinstance(value, list | tuple) and value else value, Rope):
         raise TypeError(
             "frequencies is a Rope, or several; expected an array (dataclasses.replace changes other fields)"
@@ -488,15 +486,4 @@ def replace_fields(made_from: Any, /, **changes: Any) -> Rope:
     **changes
         The fields to change, `frequencies` among them.
     """
-    held = made_from.__getstate__() if isinstance(made_from, Rope) else {}
-    fields = {**held, **changes}
-    if held and fields["frequencies"] is made_from.frequencies:
-        fields["frequencies"] = _CheckedFrequencies(made_from.frequencies, made_from.n_blocks)
-    return Rope(**fields)
-
-
-class _CheckedFrequencies(NamedTuple):
-    """Frequencies that a Rope holds, and so have passed all checks and are nobody else's; and its number of blocks."""
-
-    frequencies: Array
-    n_blocks: int
+    return Rope(**{**(made_from.__getstate__() if isinstance(made_from, Rope) else {}), **changes})

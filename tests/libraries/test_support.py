@@ -9,7 +9,7 @@ from campaign import sparse
 if not supported.TABLE.is_file():
     pytest.skip("docs/ is not here", allow_module_level=True)
 
-KEPT = ("rotate", "packed_positions", "geometric", "kernels.names", "engines.export")
+KEPT = ("rotate", "offset_of", "geometric", "kernels.names", "engines.export")
 NO_FUNCTIONS = {"data.model_types.model_types"}  # tables of this package
 
 

@@ -1,4 +1,4 @@
-"""Positions of packed sequences, pictures and video, and their sinusoidal embedding with its shifts."""
+"""Positions of pictures and video, and their sinusoidal embedding with its shifts."""
 
 import functools
 import json
@@ -12,22 +12,7 @@ from packages import installed
 
 import rfrope
 from rfrope import geometric, sinusoidal
-from rfrope.rotation import grid_positions, mrope_positions, packed_positions, shift_matrix
-
-# -- packed sequences --------------------------------------------------------------------------------------------------
-
-
-def test_each_sequence_counts_from_its_own_start(xp):
-    lengths = [3, 0, 1, 7]
-    ends = np.cumsum([0, *lengths])
-    got = packed_positions(xp(ends, "int32"))
-    assert xp.owns(got)
-    assert xp.host(got).tolist() == [i for n in lengths for i in range(n)]
-    got = packed_positions(xp(ends, "int32"), starts=xp(np.array([5, 1, 2, 0]), "int32"))
-    assert xp.host(got).tolist() == [s + i for s, n in zip([5, 1, 2, 0], lengths, strict=True) for i in range(n)]
-    assert packed_positions([0]).shape == (0,)
-    assert packed_positions([0, 2, 3], starts=10).tolist() == [10, 11, 10]
-
+from rfrope.rotation import grid_positions, mrope_positions, shift_matrix
 
 # -- M-RoPE, against transformers' own functions -----------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ USUAL |= dict(zip(("cos", "sin"), rfrope.rotation_table(AT, LADDER), strict=True
 USUAL |= {"phases": np.ones((3, 4)), "rates": np.ones((3, 4)), "values": np.ones((3, 4)), "magnitudes": abs(X)}
 USUAL |= {"source": "half", "target": "interleaved", "layout": "q8_0", "storage": "float32", "engine": "vllm"}
 USUAL |= {"shape": (2, 3), "segments": [2, (1, 2, 2)], "sections": [2, 2]}
-USUAL |= {"cu_seqlens": np.array([0, 2, 3]), "wavelengths": np.array([1.0, 2.0]), "angles": np.array([0.0, 1.0])}
+USUAL |= {"wavelengths": np.array([1.0, 2.0]), "angles": np.array([0.0, 1.0])}
 USUAL |= {"generators": np.kron(np.diag([1.0, 0.5]), [[0.0, -1.0], [1.0, 0.0]]), "weight": np.ones((8, 3))}
 USUAL |= {"basis": np.eye(4), "gains": np.ones(4), "cosine": np.ones(4), "sine": np.eye(4), "n_directions": 4}
 USUAL |= {"n_blocks": 4, "step": 0.1, "low": 0.1, "high": 1.0, "head_dim": 8, "d_model": 8}
@@ -433,7 +433,7 @@ ESTIMATES = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estim
 FROM_HOST = ESTIMATES | {"isotropic": functools.partial(call_once, "isotropic")}
 OF_THE_HOST = {  # as docs/explain/precision.rst says
     *("Kernel.transport", "validate", "first_negative_lag", "aliasing_distance", "fit_kernel"),
-    *("effective_offset", "offset_of", "packed_positions", "summarise", "atlas", "scaling.scale_axis"),
+    *("effective_offset", "offset_of", "summarise", "atlas", "scaling.scale_axis"),
     *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "engines.export"),
     *("engines.rounding", "engines.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),
     *("plotting.mean_kernels", "plotting.wavelengths", "save"),
