@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from rfrope._core import array, libraries
 from rfrope._core.arguments import path_of, show, whole
 from rfrope.engines import REFERENCE
@@ -44,7 +42,6 @@ _WRITTEN = {"rope_theta": "rope.freq_base", "factor": "rope.scaling.factor"}
 _WRITTEN |= dict.fromkeys(("original_max_position_embeddings", "partial_rotary_factor", "rope_type"), "")
 _FLOAT32 = 1e-6  # relative; a GGUF holds numbers in float32
 _BASE = r"theta|rotary_emb_base|freq_base"  # in the name of a key for it
-_LAGS = 2048  # distances at which scores are compared within the trained context
 _FACTORS = ("yarn", "linear")  # schemes whose factor times the original context is what they reach
 
 
@@ -198,8 +195,6 @@ def _check_layers(layers: Layers, config: Any) -> Iterator[Finding]:
             yield Finding("wrong" if _falls_short(rope) else "note", where, caution)
         yield from (Finding("caution", where, said) for said in model.remarks)
         yield from [Finding("note", where, model.note)] if model.note else []
-        if cost := _describe_cost(rope):
-            yield Finding("note", where, cost)
 
 
 def _check_stored(folder: str, config: Any, layers: Layers) -> Iterator[Finding]:
@@ -225,20 +220,6 @@ def _falls_short(rope: Rope) -> bool:
     if before is None or not before.names_original or not isinstance(rope.context, int):
         return False
     return "original_max_position_embeddings" not in values or before.reach < rope.context
-
-
-def _describe_cost(rope: Rope) -> str:
-    """Return how much a scheme moves scores within the context that it stretches."""
-    before = stretched(rope)
-    if before is None or before.scheme == "longrope":
-        return ""
-    lags = np.unique(np.geomspace(1, max(before.original_context - 1, 1), _LAGS).astype(np.int64))
-    now, then = (np.cos(lags[:, None] * np.asarray(one.frequencies)).mean(axis=1) for one in (rope, before.rope))
-    apart = np.abs(now - then)
-    return (
-        f"{before.scheme} moves scores of equal content within the {before.original_context} positions that it "
-        f"stretches by up to {apart.max():.2g}, at distance {lags[int(np.argmax(apart))]}"
-    )
 
 
 # -- engines -----------------------------------------------------------------------------------------------------------
@@ -348,28 +329,24 @@ def _choose_fix(
 
 def _audit(model: Any, rope: Any, length: int | None) -> Iterator[Finding]:
     """Yield faults of a running model: of its buffers, or if they are right, of what it does when it is run."""
-    kind, left = "note", ""
     try:
-        held = audit(model, rope, context=length)
+        faults, unknown = audit(model, rope, context=length).findings, ""
     except ValueError as error:  # it holds neither frequencies nor tables, or its config says nothing of them
-        kind, left = "unknown", str(error)
-    else:
-        for one in held.findings:
-            fix = "rfrope.models.repair(model)" if one.kind in REPAIRED else ""
-            yield replace(one, kind="wrong", fix=fix)
-        if held.findings:
-            left = "how it turns queries and keys, until its buffers are right"
-    if kind == "unknown" or not left:
+        faults, unknown = (), str(error)
+    for one in faults:
+        yield replace(one, kind="wrong", fix="rfrope.models.repair(model)" if one.kind in REPAIRED else "")
+    left = unknown or f"how it turns queries and keys{', until its buffers are right' if faults else ''}"
+    if not faults:
         try:
             found = _run(model, rope)
         except Exception as error:  # whatever a model raises, such as one without weights
             said = str(error).partition("\n")[0]
-            left = f"{left or 'how it turns queries and keys'}; running it raises {type(error).__name__}: {said}"
+            left += f"; running it raises {type(error).__name__}: {said}"
         else:
             left = ""
             yield from (Finding("wrong", one.where, one.text) for one in found.findings)
     if left:
-        yield Finding(kind, "running model", f"not checked: {left}")
+        yield Finding("unknown" if unknown else "note", "running model", f"not checked: {left}")
 
 
 def _run(model: Any, rope: Any) -> Probe:
