@@ -5,13 +5,7 @@ from rfrope.heads.offsets import EffectiveOffset, effective_offset
 from rfrope.heads.peaks import Peak, offset_of
 from rfrope.heads.positional import PositionalAttention, positional_attention, positional_scores, positional_weights
 from rfrope.heads.reading import Profile, profile
-from rfrope.heads.shifts import (
-    aligned_shift,
-    phase_shift,
-    recentred_kernel,
-    shifted_mean_kernel,
-    shifted_scores,
-)
+from rfrope.heads.shifts import aligned_shift, phase_shift, recentred_kernel, shifted_mean_kernel, shifted_scores
 
 __all__ = [
     "Atlas", "AtlasBuilder", "EffectiveOffset", "HeadEstimate", "Peak", "PositionalAttention", "Profile",

@@ -15,7 +15,7 @@ import numpy as np
 
 from rfrope._core import angles, array, blocks, sums, turns
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import flag, positive, show, whole
+from rfrope._core.arguments import flag, is_several, positive, show, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
 from rfrope.rotation.rope import refuse_polar
@@ -378,12 +378,8 @@ def _softmax_scale(scaled: Any, head_dim: Any, blocks: int, frequencies: Any) ->
 
 def _whole_numbers(name: str, value: Any, axes: int, minimum: int) -> list[int]:
     """Return one whole number for each axis."""
-    listed = isinstance(value, list | tuple | int | float | np.ndarray | np.integer)
-    host = array.host_numbers(value, name) if listed else None
-    kind: type[Exception] = TypeError
-    if host is not None and host.dtype.kind in "iu":
-        if host.size == axes and host.ndim < 2 and np.all((host >= minimum) & (host < 2.0**32)):
-            return [int(number) for number in host.reshape(-1)]
-        kind = ValueError
-    each = "" if axes == 1 else f" for each of {axes} axes"
-    raise kind(f"{name} is {show(value)}; expected a whole number{each} from {minimum} to 2**32 - 1")
+    numbers = [whole(name, one, minimum) for one in (value if is_several(value) else (value,))]
+    if len(numbers) != axes:
+        each = "" if axes == 1 else f" for each of {axes} axes"
+        raise ValueError(f"{name} is {show(value)}; expected a whole number{each}")
+    return numbers

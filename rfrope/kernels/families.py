@@ -62,7 +62,8 @@ class Scaled(Family):
         return xp.where(kept, density, size * density)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        return np.asarray(self._scale_lags(self._unit_transport(u), np))
+        unit = np.asarray(self._unit)
+        return self._unit_transport(u) / unit if self.unit == "scale" else unit * self._unit_transport(u)
 
     @property
     def _unit(self) -> Lengths:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from types import ModuleType
 from typing import ClassVar
 
@@ -135,13 +136,8 @@ class _Spherical(Isotropic):
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         order, series = self._order, special.sphere_series(self._order)
-        return radial(
-            self._scale_lags(lags, xp),
-            lambda square, _: special.polynomial(series, square),
-            lambda t, xp: special.sphere_mean_cos(order, t, xp),
-            1.0,
-            xp,
-        )
+        near, far = lambda square, _: special.polynomial(series, square), partial(special.sphere_mean_cos, order)
+        return radial(self._scale_lags(lags, xp), near, far, 1.0, xp)
 
     def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         series = special.sphere_series(self._order)

@@ -361,7 +361,7 @@ class TurningModule(LearningModule):
                 raise ValueError(f"{places} go from {int(at.min())} to {int(at.max())}; expected 0 to {last}")
             rows = None if first.dtype == torch.float64 else self._rows(at, first.device)
         by_operators = rows is None and self._runs_operators(first)
-        tables: dict[bool, Any] = {}
+        tables: dict[bool, Any] = {}  # cos and sin in float32, for queries and keys that share positions
         found = []
         for name, x, are_keys in features:
             bias = shift if are_keys else None
@@ -375,8 +375,10 @@ class TurningModule(LearningModule):
             if rows is not None:
                 found.append(self._turn_by_rows(x, *rows))
             elif by_operators:
-                biased = bias is not None
-                tables[biased] = tables[biased] if biased in tables else self._tables(at, omega, bias, turn.scale)
+                if (biased := bias is not None) not in tables:
+                    cos, sin = turns.cos_sin_float32(Angles(at, omega, bias, _XP))
+                    is_one = isinstance(turn.scale, float) and turn.scale == 1.0  # it may be learned
+                    tables[biased] = (cos, sin) if is_one else (cos * turn.scale, sin * turn.scale)
                 found.append(self._turn_by_tables(x, *tables[biased]))
             else:
                 sets = self._repeat_for_heads(omega, x.shape[-3])
@@ -392,16 +394,10 @@ class TurningModule(LearningModule):
             return False
         return dispatch.backend_function(rotated, f"torch on {x.device.type}") is None
 
-    def _tables(self, at: Tensor, omega: Any, shift: Tensor | None, scale: Any) -> tuple[Tensor, Tensor]:
-        """Cos and sin in float32, for all queries and keys that share positions."""
-        cos, sin = turns.cos_sin_float32(Angles(at, omega, shift, _XP))
-        return (cos, sin) if isinstance(scale, float) and scale == 1.0 else (cos * scale, sin * scale)
-
     def _turn_by_tables(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn features whose heads may share, in groups, sets of frequencies."""
         turn = TurnOptions(self._turn.pairing, self._turn.out_pairing)
-        group = x.shape[-3] // self._sets if self._sets else 1
-        if group == 1:
+        if not self._sets:
             return rotated_by_table(x, cos, sin, turn, None, _XP)
-        grouped = x.unflatten(-3, (self._sets, group))
+        grouped = x.unflatten(-3, (self._sets, x.shape[-3] // self._sets))
         return rotated_by_table(grouped, cos[..., None, :, :], sin[..., None, :, :], turn, None, _XP).flatten(-4, -3)
