@@ -173,7 +173,7 @@ def _walk(
         return
     for key, value in held.items():
         place = f"{path}{key}"
-        if looks_like_rope(key, value, alone=alone):
+        if value in _SCHEMES if key in ("type", "rope_type") and isinstance(value, str) else _is_like(key, alone):
             yield place, key, value
         elif isinstance(value, Mapping) and key not in _OPAQUE and not is_part(key, value):
             yield from _walk(f"{place}.", value, is_part, alone=True)

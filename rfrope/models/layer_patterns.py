@@ -16,8 +16,10 @@ _COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 def count_layers(held: Mapping[str, Any]) -> int | None:
     """Return the number of layers of a part, or None if the config does not give it."""
-    name = next((one for one in _COUNTS if held.get(one) is not None), None)
-    return None if name is None else whole(name, held[name], 0, LARGEST)
+    for name in _COUNTS:
+        if held.get(name) is not None:
+            return whole(name, held[name], 0, LARGEST)
+    return None
 
 
 def read_names(held: Mapping[str, Any], key: str = "layer_types") -> tuple[str, ...] | None:

@@ -171,9 +171,9 @@ def read_scheme(
         which = f"which {scheme.name!r} does not use ({', '.join(others)} would)" if others else "which is unknown"
         expected = f"expected for {scheme.name!r}: {', '.join(scheme.known)}"
         raise ValueError(f"rope_parameters holds {show(unused[0])}, {which}; {expected}")
-    if missing := [key for key in scheme.required if key not in given]:
-        needs = f"{scheme.name!r} needs {', '.join(scheme.required)}"
-        raise ValueError(f"rope_parameters lacks {', '.join(missing)}; {needs}")
+    if not given.keys() >= set(scheme.required):
+        missing = ", ".join(key for key in scheme.required if key not in given)
+        raise ValueError(f"rope_parameters lacks {missing}; {scheme.name!r} needs {', '.join(scheme.required)}")
     values = {key: KEYS[key](f"rope_parameters[{key!r}]", value) for key, value in given.items() if key in KEYS}
     usual = {"rope_theta": (rope_theta, DEFAULT_THETA), "partial_rotary_factor": (partial_rotary_factor, 1.0)}
     for key, (beside, default) in usual.items():
