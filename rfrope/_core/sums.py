@@ -1,7 +1,7 @@
 """The one sum of the library: ``sum_i A_i cos u_i + B_i sin u_i`` over the blocks, its slopes and its squares.
 
 Whatever is summed over the blocks is summed here: exact phases, in bounded memory (`sum_blocks`, `derivatives`,
-`one_minus_cos_moments`, `mean_cos`), at all sums of two lags (`sum_on_grid`, `sum_phasors`), or from cos and sin that
+`one_minus_cos_moments`, `mean_cos`), at all sums of two lags (`sum_on_grid`), or from cos and sin that
 each block needs too (`CosSin`).
 Averages over draws keep sums of powers, merged in any number of parts (`MeanSums`, `PowerSums`).
 """
@@ -48,14 +48,6 @@ class CosSin(NamedTuple):
     def from_phases(cls, phases: Array, xp: ModuleType) -> CosSin:
         """Those of phases as they are."""
         return cls(xp.cos(phases), xp.sin(phases), xp)
-
-    def row(self, row: int) -> CosSin:
-        """Those at one of the lags, of waves ``(L, D)``."""
-        return self._replace(cos=self.cos[row, ...], sin=self.sin[row, ...])
-
-    def block_terms(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
-        """``A_i cos u_i`` and ``B_i sin u_i`` of each block."""
-        return cosine * self.cos, sine * self.sin
 
     def summed(self, cosine: Array | None, sine: Array | None) -> tuple[Array, Array]:
         """Sum the cosines, and the sines; coefficients as in `sum_blocks`."""
@@ -210,11 +202,6 @@ def sum_on_grid(far: CosSin, near: CosSin, cosine: Array | float, sine: Array | 
     if sine is not None:
         even, odd = even + sine * far.sin, odd + sine * far.cos
     return near.total(even[:, None, :], odd[:, None, :])
-
-
-def sum_phasors(far: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """Sum of the cosines at ``a + b`` for every a and b, from ``exp(i u)``, ``(D, R)`` and ``(D, C)``: ``(R, C)``."""
-    return (far.T @ near).real
 
 
 # -- what sums are made of --------------------------------------------------------------------------------------------

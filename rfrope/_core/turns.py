@@ -25,11 +25,6 @@ from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
 from rfrope._core.lazy import JAX
 from rfrope._core.libraries import TORCH
 
-# pi to more digits than any working precision takes pieces of 1/(2 pi) from.
-_PI = Fraction(
-    "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808651"
-)
-_TURN = 1 / (2 * _PI)
 NEAR, LOWER = 26, 2**26 - 1  # bits of each part of a position
 _STEPS = (0, NEAR, -NEAR, -2 * NEAR)  # whose powers of two are the steps that parts count
 QUARTER = 2**62  # of a turn, in units of 2**-64
@@ -245,22 +240,6 @@ def _word_tables(name: str) -> tuple[np.ndarray, np.ndarray]:
     return np.roll(words[:, 0].view(np.int64), lowest, axis=0), np.roll(fractions, lowest, axis=0)
 
 
-@lru_cache(maxsize=16)
-def _two_pi(bits: int) -> int:
-    """``2 pi 2^bits``, by Machin's formula."""
-    one = 1 << (bits + 16)
-
-    def arccot(x: int) -> int:
-        power, total, n = one // x, one // x, 1
-        while power:
-            power //= -x * x
-            n += 2
-            total += power // n
-        return total
-
-    return 8 * (4 * arccot(5) - arccot(239)) >> 16
-
-
 def _cos_sin(angles: Angles) -> tuple[Array, Array]:
     _, frequencies, shift, xp = angles
     angles = angles._replace(frequencies=array.widen(frequencies, xp))
@@ -348,6 +327,21 @@ def phases(angles: Angles) -> Array:
     return total if shift is None else total + shift
 
 
+def _two_pi(bits: int) -> int:
+    """``2 pi 2^bits``, by Machin's formula."""
+    one = 1 << (bits + 16)
+
+    def arccot(x: int) -> int:
+        power, total, n = one // x, one // x, 1
+        while power:
+            power //= -x * x
+            n += 2
+            total += power // n
+        return total
+
+    return 8 * (4 * arccot(5) - arccot(239)) >> 16
+
+
 def _constant_pieces(value: Fraction, count: int, bits: int) -> list[float]:
     """Leading pieces of an exact value, each of at most `bits` bits, as floats whose sum converges to it."""
     pieces = []
@@ -359,7 +353,8 @@ def _constant_pieces(value: Fraction, count: int, bits: int) -> list[float]:
     return pieces
 
 
-# 1/(2 pi) for each working precision: two halves that multiply exactly with halves, and a remainder
+_TURN = Fraction(2**512, _two_pi(512))  # 1/(2 pi), to more digits than pieces are taken of
+# for each working precision two halves that multiply exactly with halves, and a remainder
 _HALVES = {
     name: (
         *_constant_pieces(_TURN, 2, bits),

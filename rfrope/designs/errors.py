@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rfrope._core import parallel, sums
+from rfrope._core import parallel
 from rfrope._core.angles import Angles
 from rfrope._core.sums import mean_cos
 from rfrope.kernels import Kernel
@@ -214,7 +214,8 @@ class Lags:
 
     def errors(self, waves: CosSin) -> np.ndarray:
         """Return the mean kernel minus Phi, ``(P, Q)``."""
-        return sums.sum_phasors(*waves) / len(waves[0]) - self.target
+        far, near = waves
+        return (far.T @ near).real / len(far) - self.target
 
     def mean_square(self, errors: np.ndarray) -> float:
         """Return the weighted mean of squared errors."""

@@ -137,8 +137,6 @@ def test_sums_at_all_sums_of_two_lags(rng):
     wanted = np.sum(cosine * np.cos(u) + sine * np.sin(u), axis=-1)
     np.testing.assert_allclose(sums.sum_on_grid(*waves, cosine, sine), wanted, rtol=0, atol=1e-13)
     np.testing.assert_allclose(sums.sum_on_grid(*waves, 0.5), 0.5 * np.sum(np.cos(u), axis=-1), rtol=0, atol=1e-13)
-    phasors = [np.exp(1j * np.multiply.outer(omega, x)) for x in (far, near)]
-    np.testing.assert_allclose(sums.sum_phasors(*phasors), np.sum(np.cos(u), axis=-1), rtol=0, atol=1e-13)
 
 
 def test_the_mean_square_over_random_coefficients(rng):
