@@ -86,17 +86,12 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     turned: dict[str, Any] = dict(zip(names, kinds.pop(), strict=True)) if kinds else {}
     xp, device = array.shared(**named)
     padded = _pad(named, xp, device)
-    ends = sorted({values.shape[-2] for values in padded} - {0})
-    source = Provenance(extra={"maker": "axial", "order": order})
-    if order == "chunked" or not ends:
-        return Rope(xp.concat(padded, axis=-2), source=source, **turned)
-    rounds, start = [], 0
-    for end in ends:  # up to here the same sets last
-        lasting = [values[..., start:end, :] for values in padded if values.shape[-2] >= end]
-        turn = xp.stack(lasting, axis=-2)
-        rounds.append(xp.reshape(turn, (*turn.shape[:-3], (end - start) * len(lasting), turn.shape[-1])))
-        start = end
-    return Rope(xp.concat(rounds, axis=-2), source=source, **turned)
+    found = xp.concat(padded, axis=-2)
+    if order == "interleaved":
+        rounds = np.concatenate([np.arange(values.shape[-2]) for values in padded])
+        places = array.from_host(np.argsort(rounds, kind="stable"), xp, device=array.device(found))
+        found = xp.take(found, places, axis=-2)
+    return Rope(found, source=Provenance(extra={"maker": "axial", "order": order}), **turned)
 
 
 @array.select_device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -76,16 +76,27 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
     array([0.5])
     """
     check_pairing(pairing)
-    given, axes, xp = _read(generators)
+    xp, device = array.shared(generators=generators)
+    given = read_numbers("generators", generators, xp, device)
+    shape = tuple(given.shape)
+    if len(shape) not in (2, 3) or shape[-1] != shape[-2] or shape[-1] % 2 or 0 in shape:
+        raise ValueError(f"generators has shape {shape}; expected (k, d, d), or (d, d), with an even d")
     close = _ROUNDED if array.resolution(generators) < 1e-12 else _SINGLE
-    if not array.library(given).is_traced(given):
-        _check_commuting(numbers_on_host(given, "generators"), close)
-    placed = _find_basis(given, close, xp)
+    given = xp.reshape(given, (-1, *shape[-2:]))
+    if array.library(given).is_traced(given):
+        still = xp.reshape(array.library(given).detach_as_int16(given), (-1,))
+        find_rows = partial(_find_bases, shape=given.shape, close=close)
+        found = array.map_on_host(find_rows, still, xp, "generators", last_axis=shape[-1] ** 2)
+        placed = xp.reshape(found, shape[-2:])
+    else:
+        host = numbers_on_host(given, "generators").astype(np.float64)
+        _check_commuting(host, close)
+        placed = array.from_host(_common_basis(host, close), xp, device=array.device(given), dtype=given.dtype)
     pairs = xp.reshape(placed, (placed.shape[0], placed.shape[0] // 2, 2))
     even, odd = pairs[..., 0], pairs[..., 1]
     vectors = xp.stack([xp.sum(odd * xp.matmul(given[a, ...], even), axis=0) for a in range(given.shape[0])], axis=-1)
     basis = xp.concat([even, odd], axis=1) if pairing == "half" else placed
-    frequencies = from_vectors(vectors, axes)  # one matrix is one axis
+    frequencies = from_vectors(vectors, len(shape) - 1)  # one matrix is one axis
     return Rope(frequencies, pairing=pairing, source=Provenance(extra={"maker": "from_generators"})), basis
 
 
@@ -163,20 +174,10 @@ def fold(weight: Array, basis: Array) -> Array:
 # -- the mathematics ---------------------------------------------------------------------------------------------------
 
 
-def _find_basis(given: Array, close: float, xp: Any) -> Array:
-    """Return the common basis, found on the host, without derivatives."""
-    shape = given.shape
-
-    def find_rows(rows: np.ndarray) -> np.ndarray:
-        bases = [_common_basis(one, close) for one in np.reshape(rows, (-1, *shape)).astype(np.float64)]
-        return np.reshape(np.stack(bases), (*rows.shape[:-1], -1))
-
-    if not array.library(given).is_traced(given):
-        host = _common_basis(numbers_on_host(given, "generators").astype(np.float64), close)
-        return array.from_host(host, xp, device=array.device(given), dtype=given.dtype)
-    still = xp.reshape(array.library(given).detach_as_int16(given), (-1,))
-    found = array.map_on_host(find_rows, still, xp, "generators", last_axis=shape[-1] ** 2)
-    return xp.reshape(found, shape[1:])
+def _find_bases(rows: np.ndarray, shape: tuple[int, ...], close: float) -> np.ndarray:
+    """Return the common basis of each stack of generators, flat: what a traced call needs from the host."""
+    bases = [_common_basis(one, close) for one in np.reshape(rows, (-1, *shape)).astype(np.float64)]
+    return np.reshape(np.stack(bases), (*rows.shape[:-1], -1))
 
 
 def _common_basis(stack: np.ndarray, close: float) -> np.ndarray:
@@ -197,28 +198,10 @@ def _common_basis(stack: np.ndarray, close: float) -> np.ndarray:
     return basis
 
 
-# -- what is allowed in ------------------------------------------------------------------------------------------------
-
-
-def _read(generators: Any) -> tuple[Array, int, Any]:
-    """Generators (k, d, d) in the widest float, the number of axes of positions' form, and their namespace.
-
-    Their values are checked where they can be read: they come to the host anyway.
-    """
-    xp, device = array.shared(generators=generators)
-    given = read_numbers("generators", generators, xp, device)
-    shape = tuple(given.shape)
-    if len(shape) not in (2, 3) or shape[-1] != shape[-2] or shape[-1] % 2 or 0 in shape:
-        raise ValueError(f"generators has shape {shape}; expected (k, d, d), or (d, d), with an even d")
-    if not array.library(given).is_traced(given):
-        host = numbers_on_host(given, "generators")
-        if np.any(np.abs(host + np.swapaxes(host, -1, -2)) > _ROUNDED * np.max(np.abs(host))):
-            raise ValueError("generators holds a matrix that is not skew-symmetric; expected G^T = -G")
-    return xp.reshape(given, (-1, *shape[-2:])), len(shape) - 1, xp
-
-
 def _check_commuting(stack: np.ndarray, close: float) -> None:
     size = float(np.max(np.abs(stack)))
+    if np.any(np.abs(stack + np.swapaxes(stack, -1, -2)) > _ROUNDED * size):
+        raise ValueError("generators holds a matrix that is not skew-symmetric; expected G^T = -G")
     stack = stack / (size or 1.0)  # whose products neither overflow nor vanish
     for a, first in enumerate(stack):
         for b, second in enumerate(stack[:a]):
