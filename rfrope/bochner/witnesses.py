@@ -19,7 +19,6 @@ from rfrope._core.results import Result
 from rfrope.bochner.piecewise import Function, Sealed
 
 _EVEN = 1e-9  # by how much steps between points may differ, relative to them
-_CELLS = 2**20  # lags of a quadratic form that are held at once
 _ENDS = 5.5  # standard deviations at which gaussian weights are cut off
 _WIDTHS = 2.0 ** np.arange(0.0, 11.0)  # the windows, in points of the grid
 _OVERSAMPLED = 4  # frequencies for each width of a window
@@ -93,15 +92,10 @@ class Witness(Sealed, Result):
             found = np.asarray(phi(np.abs(self.points - self.points[0])), dtype=np.float64)
             shared = np.correlate(self.weights, self.weights, "full")[self.weights.size - 1 :]
             return math.fsum((shared * found * np.where(self.points == self.points[0], 1.0, 2.0)).tolist())
-        rows = max(1, _CELLS // self.weights.size)
-        total = np.zeros(self.weights.size)
-        for start in range(0, self.weights.size, rows):
-            part = slice(start, start + rows)
-            lags = self.points[part, None] - self.points
-            lags = lags if lags.ndim == 2 else np.sqrt(np.sum(lags * lags, axis=-1))
-            found = np.asarray(phi(lags.ravel()), dtype=np.float64).reshape(lags.shape)
-            total[part] = self.weights[part] * np.sum(found * self.weights, axis=1)
-        return math.fsum(total.tolist())
+        lags = self.points[:, None] - self.points
+        lags = lags if lags.ndim == 2 else np.linalg.norm(lags, axis=-1)
+        found = np.asarray(phi(lags.ravel()), dtype=np.float64).reshape(lags.shape)
+        return float(self.weights @ found @ self.weights)
 
 
 # -- on grids ----------------------------------------------------------------------------------------------------------
