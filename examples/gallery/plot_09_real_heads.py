@@ -20,9 +20,8 @@ from rfrope.data import smollm2_heads
 held = smollm2_heads()
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained")
 for ax, (name, title) in zip(axes, {"previous": "previous token", "induction": "induction"}.items(), strict=True):
-    profile = heads.profile(
-        held[f"{name}_q"], held[f"{name}_k"], np.arange(-90, 1), held["inv_freq"], scale=1 / 8, pairs="all"
-    )
+    q, k, lags = held[f"{name}_q"], held[f"{name}_k"], np.arange(-90, 1)
+    profile = heads.profile(q, k, lags, held["inv_freq"], scale=1 / 8)
     plotting.attention(profile, ax=ax)
     ax.set_title(title)
 plt.show()
