@@ -236,7 +236,8 @@ def _average_pairs(
             error = xp.sum((as_q + as_k) ** 2, axis=-2) / (n * (n - 1.0))
         once = joint / ((n - 1.0) * (m - 1.0))  # both parts hold it, because the means are those of these tokens
         error = xp.where(error > 2.0 * once, error - once, once)
-    by_block = xp.matrix_transpose((mean[0] * waves.cos + mean[1] * waves.sin)[..., :turned])
+    cosines, sines = mean[0] * waves.cos, mean[1] * waves.sin
+    by_block = xp.matrix_transpose(cosines[..., :turned] + sines[..., :turned])
     return root(variance, xp), root(error, xp), *waves.summed(*mean), by_block
 
 
