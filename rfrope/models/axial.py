@@ -28,8 +28,7 @@ def make_axial(layout: str, head_dim: int, theta: float, pairing: str | None, mo
     host = np.tile(one, axes)
     sections: tuple[int, ...] | None = (one.size,) * axes
     if layout in ("columns first", "columns in turn"):  # blocks of the second axis stand before those of the first
-        both = np.zeros((2, one.size, 2))
-        both[0, :, 1] = both[1, :, 0] = one
+        both = np.multiply.outer(np.eye(2)[::-1], one).swapaxes(1, 2)
         host, sections = (both if layout == "columns first" else both.swapaxes(0, 1)).reshape(-1, 2), None
     elif layout == "alternating":  # Pixtral deals one ladder to both axes in turn
         host = ladder(head_dim, theta).reshape(-1, 2).T.ravel()

@@ -141,13 +141,11 @@ def read_parts(config: Any, *, seq_len: int | None = None, pairing: str | None =
     except (ValueError, TypeError) as error:
         message = ": ".join(word for word in (source, reading.place, str(error)) if word)
         raise (TypeError if isinstance(error, TypeError) else ValueError)(printable(message)) from None
-    if not found and reading.denied:
-        raise ValueError(f"{source or 'config'} describes no RoPE: {printable('; '.join(reading.denied))}")
     if not found:
-        raise ValueError(
-            f"{source or 'config'} describes no RoPE; looked for {', '.join(_SIGNS)}, or a model_type that has one, at "
-            f"{printable(', '.join(reading.looked))}"
-        )
+        places = printable(", ".join(reading.looked))
+        why = f"; looked for {', '.join(_SIGNS)}, or a model_type that has one, at {places}"
+        why = f": {printable('; '.join(reading.denied))}" if reading.denied else why
+        raise ValueError(f"{source or 'config'} describes no RoPE{why}")
     return found
 
 

@@ -199,17 +199,14 @@ class Part:
             length = max([length, *(whole(key, one, 1) for one in others if one)])
         else:
             length = max(length, about.get("longest", 0))
-        length = length // 2 if self._is_encoder or "half" in about else length
+        is_encoder = held.get("use_bidirectional_attention") is True  # Gemma 3
+        length = length // 2 if is_encoder or "half" in about else length
         return length + 1 if self.sees_both_sides else length
-
-    @property
-    def _is_encoder(self) -> bool:
-        return self.held.get("use_bidirectional_attention") is True  # Gemma 3
 
     @property
     def sees_both_sides(self) -> bool:
         """True if windows extend to both sides of a token."""
-        return self._is_encoder or "both" in self.about_window
+        return self.held.get("use_bidirectional_attention") is True or "both" in self.about_window
 
     def _layer_kinds(self) -> list[str]:
         """Return the kinds of layers that the RoPE of a config with one RoPE rotates."""
@@ -290,14 +287,14 @@ class Part:
 
     def _rotated_fraction(self, width: int, read: tuple[str, ...], layer: str) -> float | None:
         """Return the rotated fraction of a head given outside the dict, or None."""
-        key = self.table.get("partial") if self.is_known else None
+        key = self.table.get("partial")
         if key == "latent":
             latent = self._latent(layer)
             return None if latent is None else _round_fraction(latent[0], width)
         for name in read:
             if self.held.get(name) is not None:
                 return fraction(name, self.held[name])
-        if not isinstance(key, str | None) or (self.is_known and key is None):
+        if self.is_known and not isinstance(key, str):
             return None
         name, value = self._pick(NAMES["rotary_dim"] if key is None else (key,), must_agree=True)
         if value is None:
