@@ -385,7 +385,8 @@ def table_of(
     positions: Any, frequencies: Any, dtype: Any, name: str = "positions", shift: Any = None, scale: Any = 1.0
 ) -> tuple[Array, Array, ModuleType]:
     """Return cos and sin of the phases in a dtype, which fit into memory, and their namespace."""
-    read = angles.read(positions, frequencies, shift, name=name, other_arguments={"scale": scale})
+    others = None if type(scale) is float else {"scale": scale}  # a number fits any library
+    read = angles.read(positions, frequencies, shift, name=name, other_arguments=others)
     xp = read.xp
     scale, shape = checked_scale(scale, read.shape, read.positions, xp)
     array.check_memory(40.0, shape, read.positions, f"{name} or frequencies")
