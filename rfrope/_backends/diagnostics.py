@@ -49,8 +49,7 @@ class Diagnostic:
     name: str
     package: str
     look: Callable[[], str]
-    install: str = ""  # what to type where the package is missing, unless that is its name
-    repair: str = ""  # what to type where it does not work, unless that is to install it again
+    advice: str = ""  # what to type where it is missing or does not work, unless that is to install it (again)
 
     def diagnose(self) -> Diagnosis:
         """Return what is found: in this process, but for what needs CuPy and the driver."""
@@ -63,14 +62,14 @@ class Diagnostic:
     def run(self) -> Diagnosis:
         """Return what is found, in this process."""
         if importlib.util.find_spec(self.package) is None:
-            advice = self.install or f"pip install {self.package}"
+            advice = self.advice or f"pip install {self.package}"
             return Diagnosis(self.name, False, reason=f"{self.package} is not installed", advice=advice)
         version = version_of(self.package)
         try:
             detail = self.look()
         except (Exception, SystemExit) as error:
-            repair = self.repair or f"pip install --upgrade --force-reinstall {self.package}"
-            return Diagnosis(self.name, False, version, reason_of(error), repair)
+            advice = self.advice or f"pip install --upgrade --force-reinstall {self.package}"
+            return Diagnosis(self.name, False, version, reason_of(error), advice)
         return Diagnosis(self.name, True, "; ".join(filter(None, (version, detail))))
 
     def run_apart(self) -> Diagnosis:
@@ -194,17 +193,17 @@ _LOOPS = "unset NUMBA_DISABLE_JIT NUMBA_NUM_THREADS, or pip install --upgrade --
 LIBRARIES = (
     Diagnostic("NumPy", "numpy", partial(_look_at, "numpy")),
     Diagnostic("SciPy", "scipy", partial(_look_at, "scipy.special")),
-    Diagnostic("PyTorch", "torch", _look_at_torch, "pip install torch"),
-    Diagnostic("JAX", "jax", _look_at_jax, "pip install jax"),
-    Diagnostic("Dask", "dask", partial(_look_at, "dask.array"), "pip install 'dask[array]'"),
-    Diagnostic("CuPy", "cupy", _look_at_cupy, _CUPY, _CUPY),
+    Diagnostic("PyTorch", "torch", _look_at_torch),
+    Diagnostic("JAX", "jax", _look_at_jax),
+    Diagnostic("Dask", "dask", partial(_look_at, "dask.array"), "pip install --upgrade 'dask[array]'"),
+    Diagnostic("CuPy", "cupy", _look_at_cupy, _CUPY),
 )
 BACKENDS = (
-    Diagnostic("compiled loops", "numba", _look_at_loops, repair=_LOOPS),
+    Diagnostic("compiled loops", "numba", _look_at_loops, _LOOPS),
     Diagnostic("transforms for sums over many lags", "finufft", partial(_look_at, "finufft")),
-    Diagnostic("torch operators", "torch", _look_at_operators, "see PyTorch above", "see PyTorch above"),
-    Diagnostic("Triton kernels", "triton", _look_at_triton, "see PyTorch above", "see PyTorch above"),
-    Diagnostic("CUDA kernels", "cupy", _look_at_kernels, "see CuPy above", "see CuPy above"),
+    Diagnostic("torch operators", "torch", _look_at_operators, "see PyTorch above"),
+    Diagnostic("Triton kernels", "triton", _look_at_triton, "see PyTorch above"),
+    Diagnostic("CUDA kernels", "cupy", _look_at_kernels, "see CuPy above"),
 )
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,8 +109,13 @@ def reach(axis: tuple[int, ...]) -> tuple[int, int]:
 
 def merged(axes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Order axes as x lies in memory, and make one of neighbours that every array steps through evenly."""
+    return joined(sorted(axes, key=reach, reverse=True))
+
+
+def joined(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Make one axis of neighbours that every array steps through evenly."""
     found: list[tuple[int, ...]] = []
-    for length, *steps in sorted(axes, key=reach, reverse=True):
+    for length, *steps in axes:
         if found and found[-1][1:] == tuple([length * step for step in steps]):
             length *= found.pop()[0]
         found.append((length, *steps))

@@ -48,7 +48,7 @@ def test_a_package_that_works_and_one_that_is_missing():
 def test_a_package_that_does_not_work(error, reason):
     again = "pip install --upgrade --force-reinstall numpy"
     assert Diagnostic("it", "numpy", raising(error)).run() == Diagnosis("it", False, np.__version__, reason, again)
-    assert Diagnostic("it", "numpy", raising(error), repair="type this").run().advice == "type this"
+    assert Diagnostic("it", "numpy", raising(error), advice="type this").run().advice == "type this"
 
 
 def test_the_first_cause_is_told():
@@ -77,7 +77,7 @@ def test_cupy(monkeypatch):
         assert look_at("CuPy").reason == "RuntimeError: CuPy failed to load libnvrtc.so.12"
         monkeypatch.setattr(cupy, "arange", lambda n: cupy.ones(int(n)))
         assert not look_at("CuPy").active
-    assert "rfrope[cuda12]" in FOUND["CuPy"].repair
+    assert "rfrope[cuda12]" in FOUND["CuPy"].advice
 
 
 def test_torch_with_and_without_cuda(monkeypatch):
@@ -109,7 +109,7 @@ def backends(monkeypatch):
 def test_compiled_loops(monkeypatch, backends):
     backends(cpu=raising(ImportError("NUMBA_DISABLE_JIT is set: ...")))
     assert look_at("compiled loops").reason == "ImportError: NUMBA_DISABLE_JIT is set: ..."
-    assert FOUND["compiled loops"].repair.startswith("unset NUMBA_DISABLE_JIT ")
+    assert FOUND["compiled loops"].advice.startswith("unset NUMBA_DISABLE_JIT ")
     backends()
     monkeypatch.setattr("rfrope._backends.cpu.compiling.examined", lambda: ["OSError: No space left on device"])
     found = look_at("compiled loops")

@@ -69,11 +69,14 @@ NEW = tuples("rotation/polar.json", "new")
 def filled(monkeypatch):
     """Note the loops that form phases of the plans that are made."""
     plans = pytest.importorskip("rfrope._backends.cpu.plans", exc_type=ImportError)
-    names, fill_of = [], plans.phase_loops.fill_of
+    names, address_of = [], plans.address_of
     plans.plan_of.cache_clear()
-    monkeypatch.setattr(
-        plans.phase_loops, "fill_of", lambda loop, narrow: names.append(loop.py_func.__name__) or fill_of(loop, narrow)
-    )
+
+    def noted(loop, at):
+        names.extend({loop.py_func.__name__} - {"turn"})
+        return address_of(loop, at)
+
+    monkeypatch.setattr(plans, "address_of", noted)
     yield names
     plans.plan_of.cache_clear()
 

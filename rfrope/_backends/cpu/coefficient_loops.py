@@ -9,7 +9,7 @@ from rfrope._backends import layout
 from rfrope._backends.cpu import rotation_loops as rotation
 from rfrope._backends.cpu.compiling import compiled, widest
 from rfrope._backends.cpu.phase_loops import forget, scratch_of
-from rfrope._backends.cpu.rotation_rows import add_products, integers, sizes, turn_back_row
+from rfrope._backends.cpu.rotation_rows import add_products, memory, sizes, turn_back_row
 
 
 @compiled
@@ -21,7 +21,7 @@ def turn_gradients(plan, x, y, a, b, c, e, scale, like, target, radial, found, p
     gradient of x, which are magnitudes; its steps are those of x.
     """
     widest()
-    header = carray(integers(plan), (1 << 16,))
+    header = carray(memory(plan, None), (1 << 16,))
     blocks, most, size = header[layout.BLOCKS], header[layout.TILE], sizes(like)[0]
     x_step, y_step = header[layout.BLOCK_STRIDES + layout.X], header[layout.BLOCK_STRIDES + layout.Y]
     dense, added = (1 if x_step == size and y_step == size else 0), found.shape[1] > 0

@@ -51,8 +51,9 @@ def inlined(function: Callable[..., Any]) -> Any:
     return called(function, forceinline=True)
 
 
+@cache
 def address_of(dispatcher: Any, signature: Any) -> int:
-    """Address of a compiled loop for arguments of some types, to be called from others; it is compiled if need be."""
+    """Address of a loop for arguments of some types, to be called from others; it is compiled where it is wanted."""
     dispatcher.compile(signature)
     made = dispatcher.overloads[signature]
     return int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))

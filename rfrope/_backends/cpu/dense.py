@@ -196,11 +196,9 @@ def _find_plan(
         return None
     if type(softplus) is not bool or (pairing == MAGNITUDES or out_pairing == MAGNITUDES) != (kind == "polar"):
         return None
-    first = (a.shape, None) if source == layout.POSITIONS else a.layout
+    angles = (a.shape, None) if source == layout.POSITIONS else a.layout, b.layout, c.layout, e.layout
     try:
-        plan = plan_of(
-            dtype, x, None, source, first, b.layout, c.layout, e.layout, pairing, out_pairing, inverse, softplus
-        )
+        plan = plan_of(dtype, x, None, source, angles, (pairing, out_pairing, inverse, softplus))
     except ValueError:  # shapes do not fit, or there is no such pairing
         return None
     return plan if plan.is_fit and plan.is_small and plan.elements else None

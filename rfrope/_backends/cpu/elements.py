@@ -24,22 +24,15 @@ _POLAR = (
     *((MAGNITUDES, pairing, softplus) for softplus in (False, True) for pairing in PAIRINGS),
     *((pairing, MAGNITUDES, False) for pairing in PAIRINGS),
 )
-_PAIRED_LIKE: dict[str, Any] = {
-    "float64": np.float64(0),
-    "float32": np.float32(0),
-    "float16": np.int16(0),
-    "bfloat16": np.uint16(0),
+# values that stand for elements: of pairs on both sides, and beside magnitudes
+_LIKE: dict[str, tuple[Any, Any]] = {
+    "float64": (np.float64(0), np.int64(0)),
+    "float32": (np.float32(0), np.int32(0)),
+    "float16": (np.int16(0), np.int8(0)),
+    "bfloat16": (np.uint16(0), np.uint8(0)),
 }
-_POLAR_LIKE: dict[str, Any] = {
-    "float64": np.int64(0),
-    "float32": np.int32(0),
-    "float16": np.int8(0),
-    "bfloat16": np.uint8(0),
-}
-_MADE_FOR = {
-    typeof(like): (dtype, i) for i, likes in enumerate((_PAIRED_LIKE, _POLAR_LIKE)) for dtype, like in likes.items()
-}
-DTYPES = {dtype: like.dtype.itemsize for dtype, like in _PAIRED_LIKE.items()}  # bytes of their elements
+_MADE_FOR = {typeof(like): (dtype, i) for dtype, likes in _LIKE.items() for i, like in enumerate(likes)}
+DTYPES = {dtype: paired.dtype.itemsize for dtype, (paired, _) in _LIKE.items()}  # bytes of their elements
 
 # (exp(r) - 1 - r)/r^2 for |r| <= ln(2)/2, and (log1p(t) - w)/w^3 in w^2, for w = t/(1 + t/2) and t <= 1: interpolation
 # in Chebyshev's nodes with 40 digits (mpmath); relative errors 1.3e-7, 1e-8 for float32, 3e-18, 1.3e-16 for float64
@@ -76,7 +69,7 @@ _SINGLE = _Float(ir.FloatType(), 32, 23, 127, 105.0, (0.6931471824645996, -1.904
 _DOUBLE = _Float(ir.DoubleType(), 64, 52, 1023, 746.0, (0.6931471805599453, 2.3190468138462996e-17), _EXP_64, _LOG_64)
 
 
-def like_of(dtype: str, pairing: str, out_pairing: str, softplus: bool = False) -> tuple[Any, int]:
+def like_of(dtype: str, options: tuple[str, str, bool, bool]) -> tuple[Any, int]:
     """Return an element of a dtype, as the loops for such features know it, and the number of what is asked of them.
 
     Raises
@@ -84,18 +77,18 @@ def like_of(dtype: str, pairing: str, out_pairing: str, softplus: bool = False) 
     ValueError
         Where there are no such layouts; whoever calls it words the error.
     """
+    pairing, out_pairing, _, softplus = options
     is_polar = MAGNITUDES in (pairing, out_pairing)
-    forms = _POLAR if is_polar else _PAIRED
-    return (_POLAR_LIKE if is_polar else _PAIRED_LIKE)[dtype], forms.index((pairing, out_pairing, softplus))
+    return _LIKE[dtype][is_polar], (_POLAR if is_polar else _PAIRED).index((pairing, out_pairing, softplus))
 
 
 class Element:
-    """Layout of elements of one type, and the type to compute in: one float wider, except for float64."""
+    """Layout of elements of one type, the type to compute in (one float wider, if there is), and code for vectors."""
 
-    def __init__(self, like: Any) -> None:
+    def __init__(self, like: Any, builder: Any = None) -> None:
         half, single, double = ir.HalfType(), ir.FloatType(), ir.DoubleType()
         dtype, is_polar = _MADE_FOR[like]
-        self.is_bfloat16, self.forms = dtype == "bfloat16", _POLAR if is_polar else _PAIRED
+        self.builder, self.is_bfloat16, self.forms = builder, dtype == "bfloat16", _POLAR if is_polar else _PAIRED
         self.stored, self.size, self.wide, self.lanes = {
             "float64": (double, 8, double, 8),
             "float32": (single, 4, double, 16),
@@ -104,26 +97,26 @@ class Element:
         }[dtype]
         self.wide_size = 8 if self.wide == double else 4
 
-    def read(self, builder: Any, value: Any, lanes: int, softplus: bool) -> Any:
+    def read(self, value: Any, softplus: bool = False) -> Any:
         """Widen what was loaded, after a softplus in the narrowest float that has its digits."""
-        return self.read_both(builder, value, lanes)[0] if softplus else self.widen(builder, value, lanes)
+        return self.read_both(value)[0] if softplus else self._widen(value)
 
-    def read_both(self, builder: Any, value: Any, lanes: int) -> list[Any]:
+    def read_both(self, value: Any) -> list[Any]:
         """Softplus of what was loaded, and its slope, the logistic function."""
         if self.size == 4:
-            found = _softplus(builder, value, lanes, _SINGLE)
-            return [self.widen(builder, one, lanes) for one in found]
-        value = self.widen(builder, value, lanes)
-        return _softplus(builder, value, lanes, _DOUBLE if self.size == 8 else _SINGLE)
+            return [self._widen(one) for one in _softplus(self.builder, value, _SINGLE)]
+        return _softplus(self.builder, self._widen(value), _DOUBLE if self.size == 8 else _SINGLE)
 
-    def widen(self, builder: Any, value: Any, lanes: int) -> Any:
+    def _widen(self, value: Any) -> Any:
+        lanes = value.type.count
         if self.is_bfloat16:
-            bits = builder.shl(builder.zext(value, vector(I32, lanes)), splat(I32, 16, lanes))
-            return builder.bitcast(bits, vector(self.wide, lanes))
-        return value if self.stored == self.wide else builder.fpext(value, vector(self.wide, lanes))
+            bits = self.builder.shl(self.builder.zext(value, vector(I32, lanes)), splat(I32, 16, lanes))
+            return self.builder.bitcast(bits, vector(self.wide, lanes))
+        return value if self.stored == self.wide else self.builder.fpext(value, vector(self.wide, lanes))
 
-    def narrow(self, builder: Any, value: Any, lanes: int) -> Any:
+    def narrow(self, value: Any) -> Any:
         """Round to the nearest element, ties to even."""
+        builder, lanes = self.builder, value.type.count
         if not self.is_bfloat16:
             return value if self.stored == self.wide else builder.fptrunc(value, vector(self.stored, lanes))
         bits = builder.bitcast(value, vector(I32, lanes))
@@ -132,6 +125,54 @@ class Element:
         quiet = builder.or_(bits, splat(I32, 0x400000, lanes))
         bits = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
         return builder.trunc(builder.lshr(bits, splat(I32, 16, lanes)), vector(I16, lanes))
+
+    def load(self, base: Any, index: Any, lanes: int, blocks: Any, layout: str, step: Any = None) -> list[Any]:
+        """First features of some blocks, and second ones where there are any, as they are stored.
+
+        Features lie side by side; where there is a step, one block has any step between features.
+        """
+
+        def load(place: Any, count: int) -> Any:
+            return self.builder.load(pointer(self.builder, place, vector(self.stored, count)), align=1)
+
+        if layout == "interleaved" and step is None:
+            both = load(offset(self.builder, base, index, 2 * self.size), 2 * lanes)
+            return [pick(self.builder, both, both, range(i, 2 * lanes, 2)) for i in (0, 1)]
+        return [load(place, lanes) for place in self._places(base, index, blocks, layout, step)]
+
+    def store(
+        self, values: Any, base: Any, index: Any, blocks: Any, layout: str, step: Any = None, streaming: bool = False
+    ) -> None:
+        """Store first and second features of some blocks, or first ones alone, as `load` loads them."""
+        if layout == "interleaved" and step is None:
+            lanes = values[0].type.count
+            both = pick(self.builder, values[0], values[1], [i // 2 + (i % 2) * lanes for i in range(2 * lanes)])
+            self._store(both, offset(self.builder, base, index, 2 * self.size), streaming)
+            return
+        for value, place in zip(values, self._places(base, index, blocks, layout, step), strict=True):
+            self._store(value, place, streaming)
+
+    def _store(self, value: Any, address: Any, streaming: bool) -> None:
+        """Store a vector; past the caches, in pieces of 16 bytes, if streaming."""
+        builder, lanes = self.builder, value.type.count
+        piece = 16 // self.size if streaming else lanes
+        for start in range(0, lanes, piece):
+            part = pick(builder, value, value, range(start, start + piece)) if streaming else value
+            place = builder.add(address, ir.Constant(I64, start * self.size))
+            done = builder.store(part, pointer(builder, place, part.type), align=16 if streaming else 1)
+            if streaming:
+                done.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+
+    def _places(self, base: Any, index: Any, blocks: Any, layout: str, step: Any) -> list[Any]:
+        """Addresses of the first feature of a block, and of the second where there is one."""
+        builder = self.builder
+        if layout == "interleaved":
+            first = builder.mul(index, ir.Constant(I64, 2))
+            indices = [first, builder.add(first, ir.Constant(I64, 1))]
+        else:
+            indices = [index] if layout == MAGNITUDES else [index, builder.add(index, blocks)]
+        step = ir.Constant(I64, self.size) if step is None else step
+        return [builder.add(base, builder.mul(i, step)) for i in indices]
 
 
 def vector(element: Any, lanes: int) -> Any:
@@ -155,77 +196,13 @@ def offset(builder: Any, address: Any, index: Any, step: int) -> Any:
     return builder.add(address, builder.mul(index, ir.Constant(index.type, step)))
 
 
-def fused(builder: Any, element: Element, lanes: int, *arguments: Any) -> Any:
-    return _fma(builder, vector(element.wide, lanes), f"v{lanes}f{8 * element.wide_size}", *arguments)
-
-
-def _fma(builder: Any, kind: Any, suffix: str, *arguments: Any) -> Any:
-    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), f"llvm.fma.{suffix}")
-    return builder.call(function, arguments)
-
-
-def store(builder: Any, element: Element, value: Any, address: Any, streaming: bool) -> None:
-    """Store a vector; past the caches, in pieces of 16 bytes, if streaming."""
-    lanes = value.type.count
-    piece = 16 // element.size if streaming else lanes
-    for start in range(0, lanes, piece):
-        part = pick(builder, value, value, range(start, start + piece)) if streaming else value
-        place = builder.add(address, ir.Constant(I64, start * element.size))
-        done = builder.store(part, pointer(builder, place, part.type), align=16 if streaming else 1)
-        if streaming:
-            done.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
-
-
-def load_features(
-    builder: Any, element: Element, base: Any, index: Any, lanes: int, blocks: Any, layout: str, step: Any = None
-) -> list[Any]:
-    """First features of some blocks, and second ones where there are any, as they are stored.
-
-    Features lie side by side; where there is a step, one block has any step between features.
-    """
-
-    def load(place: Any, count: int) -> Any:
-        return builder.load(pointer(builder, place, vector(element.stored, count)), align=1)
-
-    if layout == "interleaved" and step is None:
-        both = load(offset(builder, base, index, 2 * element.size), 2 * lanes)
-        return [pick(builder, both, both, range(i, 2 * lanes, 2)) for i in (0, 1)]
-    return [load(place, lanes) for place in _places(builder, element, base, index, blocks, layout, step)]
-
-
-def store_features(
-    builder: Any,
-    element: Element,
-    values: Any,
-    base: Any,
-    index: Any,
-    blocks: Any,
-    layout: str,
-    streaming: bool = False,
-    step: Any = None,
-) -> None:
-    """Store first and second features of some blocks, or first ones alone, as `load_features` loads them."""
-    if layout == "interleaved" and step is None:
-        lanes = values[0].type.count
-        both = pick(builder, values[0], values[1], [i // 2 + (i % 2) * lanes for i in range(2 * lanes)])
-        store(builder, element, both, offset(builder, base, index, 2 * element.size), streaming)
-        return
-    places = _places(builder, element, base, index, blocks, layout, step)
-    for value, place in zip(values, places, strict=True):
-        store(builder, element, value, place, streaming)
-
-
-def _places(
-    builder: Any, element: Element, base: Any, index: Any, blocks: Any, layout: str, step: Any | None
-) -> list[Any]:
-    """Addresses of the first feature of a block, and of the second where there is one."""
-    if layout == "interleaved":
-        first = builder.mul(index, ir.Constant(I64, 2))
-        indices = [first, builder.add(first, ir.Constant(I64, 1))]
-    else:
-        indices = [index] if layout == MAGNITUDES else [index, builder.add(index, blocks)]
-    step = ir.Constant(I64, element.size) if step is None else step
-    return [builder.add(base, builder.mul(i, step)) for i in indices]
+def fused(builder: Any, *factors: Any) -> Any:
+    """Return the product of two vectors plus a third, rounded once."""
+    kind = factors[0].type
+    name = f"llvm.fma.v{kind.count}{kind.element.intrinsic_name}"
+    return builder.call(
+        cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name), factors
+    )
 
 
 # -- softplus ----------------------------------------------------------------------------------------------------------
@@ -251,8 +228,8 @@ class _Vectors:
     def floats(self, value: Any) -> Any:
         return self.builder.bitcast(value, self.kind)
 
-    def fma(self, *arguments: Any) -> Any:
-        return _fma(self.builder, self.kind, f"v{self.lanes}f{self.single.bits}", *arguments)
+    def fma(self, *factors: Any) -> Any:
+        return fused(self.builder, *factors)
 
     def polynomial(self, coefficients: tuple[float, ...], point: Any) -> Any:
         *lower, last = coefficients
@@ -285,12 +262,12 @@ class _Vectors:
         return value, lost
 
 
-def _softplus(builder: Any, z: Any, lanes: int, single: _Float) -> list[Any]:
+def _softplus(builder: Any, z: Any, single: _Float) -> list[Any]:
     """``max(z, 0) + log1p(exp(-|z|))`` without a branch, to 1.5 units in the last place, and its slope; NaN stays NaN.
 
     What rounding takes from the exponential and from the quotient w goes into the last sum.
     """
-    of = _Vectors(builder, lanes, single)
+    of = _Vectors(builder, z.type.count, single)
     zero, one = of.number(0.0), of.number(1.0)
     t, lost = of.exp(of.floats(builder.or_(of.bits(z), of.word(1 << single.bits - 1))))
     half = builder.fmul(t, of.number(0.5))

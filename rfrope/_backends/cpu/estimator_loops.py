@@ -7,6 +7,7 @@ vectorised without reordering a sum, and a result does not depend on the machine
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +39,21 @@ EXP = (
     0.000198412699092171, 2.4801587350110797e-05, 2.7557224958392624e-06, 2.7557251904174915e-07,
     2.5114869528657765e-08, 2.09215799649503e-09,
 )  # fmt: skip
+
+
+class Rows(NamedTuple):
+    """Pairs of vectors at lags: row r belongs to pair[r] and to the lag with first[lag] <= r < first[lag + 1].
+
+    Lags tiles[t], ..., tiles[t + 1] - 1 are worked on together, so that their scores stay in the fastest cache.
+    """
+
+    delta: np.ndarray  # (lags, axes)
+    limit: float  # components of frequencies above it may make phases that are too large to be reduced
+    a: np.ndarray  # (pairs, blocks), as b
+    b: np.ndarray
+    first: np.ndarray
+    pair: np.ndarray
+    tiles: np.ndarray
 
 
 # -- uniforms ----------------------------------------------------------------------------------------------------------
@@ -74,12 +90,13 @@ def _unit(low, high):  # type: ignore[no-untyped-def]
 
 
 @called
-def _draw(even, odd, n, pair, column, stream, k0, k1):  # type: ignore[no-untyped-def]
-    """Draws 2 pair and 2 pair + 1 of a column, for n streams from `stream` on."""
+def _draw(even, odd, n, pair, pair_step, column, stream, stream_step, k0, k1):  # type: ignore[no-untyped-def]
+    """Draws 2 pair and 2 pair + 1 of a column, n times: of the pairs, or for the streams, from the given ones on."""
     widest()
-    low, high, column, k0, k1 = pair & _LOW, pair >> _WORD, column & _LOW, k0 & _LOW, k1 & _LOW
+    column, k0, k1 = column & _LOW, k0 & _LOW, k1 & _LOW
     for lane in range(n):
-        w0, w1, w2, w3 = _philox(low, high, column, (stream + np.uint64(lane)) & _LOW, k0, k1)
+        here, along = pair + np.uint64(lane) * pair_step, stream + np.uint64(lane) * stream_step
+        w0, w1, w2, w3 = _philox(here & _LOW, here >> _WORD, column, along & _LOW, k0, k1)
         even[lane] = _unit(w0, w1)
         odd[lane] = _unit(w2, w3)
 
@@ -88,7 +105,6 @@ def _draw(even, odd, n, pair, column, stream, k0, k1):  # type: ignore[no-untype
 def fill_uniforms(out, start, stream, k0, k1):  # type: ignore[no-untyped-def]
     """Uniforms of `random.uniforms`, into an array (streams, count, columns)."""
     widest()
-    k0, k1 = k0 & _LOW, k1 & _LOW
     even, odd = np.empty(_PAIRS), np.empty(_PAIRS)
     skipped = np.int64(start & _ONE)
     pairs = (skipped + out.shape[1] + 1) // 2
@@ -96,10 +112,7 @@ def fill_uniforms(out, start, stream, k0, k1):  # type: ignore[no-untyped-def]
         for column in range(out.shape[2]):
             for begin in range(0, pairs, _PAIRS):
                 pair, n = (start >> _ONE) + np.uint64(begin), min(_PAIRS, pairs - begin)
-                for lane in range(n):
-                    low, high = (pair + np.uint64(lane)) & _LOW, (pair + np.uint64(lane)) >> _WORD
-                    w0, w1, w2, w3 = _philox(low, high, np.uint64(column), stream + np.uint64(s), k0, k1)
-                    even[lane], odd[lane] = _unit(w0, w1), _unit(w2, w3)
+                _draw(even, odd, n, pair, _ONE, np.uint64(column), stream + np.uint64(s), _NONE, k0, k1)
                 for lane in range(n):
                     at = 2 * (begin + lane) - skipped
                     if at >= 0:
@@ -193,15 +206,14 @@ def _any_large(omega, limit, n):  # type: ignore[no-untyped-def]
 
 
 @called
-def _add_block(  # type: ignore[no-untyped-def]
-    omega, delta, start, stop, limit, a, b, first, pair, block, u, cos, sin, scores, n
-):
+def _add_block(rows, omega, start, stop, block, u, cos, sin, scores, n):  # type: ignore[no-untyped-def]
     """Add ``A cos u + B sin u`` of one block to the scores of n trials at some lags.
 
     Cos and sin serve all pairs at a lag. The first score is that of the first row at lag `start`.
     """
     widest()
-    large, base = _any_large(omega, limit, n), first[start]
+    a, b, delta, first, pair = rows.a, rows.b, rows.delta, rows.first, rows.pair
+    large, base = _any_large(omega, rows.limit, n), first[start]
     for lag in range(start, stop):
         p, w = delta[lag, 0], omega[0]
         if delta.shape[1] > 1:
@@ -282,91 +294,48 @@ def _merge_moments(sums, row, done, scores, work, n):  # type: ignore[no-untyped
     )
 
 
-@inlined
-def _clear(scores, rows, n):  # type: ignore[no-untyped-def]
-    for row in range(rows):
-        for lane in range(n):
-            scores[row, lane] = 0.0
-
-
 @compiled
-def add_trials(  # type: ignore[no-untyped-def]
-    sums,
-    done,
-    start,
-    length,
-    lanes,
-    k0,
-    k1,
-    law,
-    parameter,
-    factors,
-    table,
-    radius_table,
-    given,
-    delta,
-    limit,
-    a,
-    b,
-    first,
-    pair,
-    tiles,
-):
+def add_trials(sums, done, start, length, lanes, k0, k1, law, given, rows):  # type: ignore[no-untyped-def]
     """Merge the moments of trials start, ..., start + length - 1 into those of `done` trials.
 
-    sums (4, rows); factors (axes,); tables as `quantiles` makes them, that of the radius empty if there is none;
-    given (length, blocks, axes): frequencies to be used instead of drawn ones, or empty; delta (lags, axes); a and b
-    (pairs, blocks). Row r belongs to pair[r] and to the lag with first[lag] <= r < first[lag + 1]. Lags tiles[t], ...,
-    tiles[t + 1] - 1 are worked on together, so that their scores stay in the fastest cache; where there is more than
-    one tile, the frequencies of all blocks are kept for it.
+    sums (4, rows); the law as `quantiles` states it; given (length, blocks, axes): frequencies to be used instead of
+    drawn ones, or empty. The frequencies of all blocks are kept for all tiles of lags.
     """
     widest()
-    axes, blocks = delta.shape[1], a.shape[1]
-    draws = axes + (1 if radius_table.size else 0)
+    first, tiles, axes, blocks = rows.first, rows.tiles, rows.delta.shape[1], rows.a.shape[1]
+    draws = axes + (1 if law.radius.size else 0)
     n_tiles, most = tiles.size - 1, 0
     for tile in range(n_tiles):
         most = max(most, first[tiles[tile + 1]] - first[tiles[tile]])
-    keep = n_tiles > 1
-    uniform, omega = np.empty((2, lanes)), np.empty((blocks + 1 if keep else 2, axes, lanes))
+    uniform, omega = np.empty((2, lanes)), np.empty((blocks + 1, axes, lanes))
     radius, u, cos = np.empty((2, lanes)), np.empty(lanes), np.empty(lanes)
     sin, inside, piece = np.empty(lanes), np.empty(lanes), np.empty(lanes, np.uint64)
     scores = np.empty((most, lanes))
     for begin in range(0, length, lanes):
-        n = min(lanes, length - begin)
-        if not keep:
-            _clear(scores, most, n)
-        for two in range((blocks + 1) // 2):
-            here = 2 * two if keep else 0
-            if given.size:
-                for side in range(min(2, blocks - 2 * two)):
-                    for axis in range(axes):
+        n, stream = min(lanes, length - begin), np.uint64(start + begin)
+        for block in range(blocks if given.size else 0):
+            for axis in range(axes):
+                for lane in range(n):
+                    omega[block, axis, lane] = given[begin + lane, block, axis]
+        for two in range(0 if given.size else (blocks + 1) // 2):
+            for column in range(draws):
+                _draw(uniform[0], uniform[1], n, np.uint64(two), _NONE, np.uint64(column), stream, _ONE, k0, k1)
+                axis = column - (draws - axes)
+                for side in range(2):
+                    if axis < 0:
+                        _radius(law.radius, uniform[side], piece, inside, radius[side], n)
+                        continue
+                    out, factor = omega[2 * two + side, axis], law.factors[axis]
+                    _component(law.code, law.parameter, factor, law.table, uniform[side], piece, inside, out, n)
+                    if draws > axes:
                         for lane in range(n):
-                            omega[here + side, axis, lane] = given[begin + lane, 2 * two + side, axis]
-            else:
-                stream = np.uint64(start + begin)
-                for column in range(draws):
-                    _draw(uniform[0], uniform[1], n, np.uint64(two), np.uint64(column), stream, k0, k1)
-                    axis = column - (draws - axes)
-                    for side in range(2):
-                        if axis < 0:
-                            _radius(radius_table, uniform[side], piece, inside, radius[side], n)
-                            continue
-                        out = omega[here + side, axis]
-                        _component(law, parameter, factors[axis], table, uniform[side], piece, inside, out, n)
-                        if draws > axes:
-                            for lane in range(n):
-                                out[lane] *= radius[side, lane]
-            if not keep:
-                for side in range(min(2, blocks - 2 * two)):
-                    block = 2 * two + side
-                    lag, stop = tiles[0], tiles[n_tiles]  # not 0: for a constant the loop would be compiled again
-                    _add_block(omega[side], delta, lag, stop, limit, a, b, first, pair, block, u, cos, sin, scores, n)
+                            out[lane] *= radius[side, lane]
         for tile in range(n_tiles):
             lag, stop = tiles[tile], tiles[tile + 1]
-            if keep:
-                _clear(scores, first[stop] - first[lag], n)
-                for block in range(blocks):
-                    w = omega[block]
-                    _add_block(w, delta, lag, stop, limit, a, b, first, pair, block, u, cos, sin, scores, n)
+            for row in range(first[stop] - first[lag]):
+                for lane in range(n):
+                    scores[row, lane] = 0.0
+            for block in range(blocks):
+                _add_block(rows, omega[block], lag, stop, block, u, cos, sin, scores, n)
             for row in range(first[lag], first[stop]):
                 _merge_moments(sums, row, done + begin, scores[row - first[lag]], u, n)

@@ -41,32 +41,29 @@ def score_sums(
     sums = np.zeros((4, math.prod(shape)))
     lanes = min(length, _lanes(rows, a.shape[-1] * kernel.ndim))
     words = tuple(map(np.uint64, key))
-    law = quantiles.tabulate_law(kernel)
-    if law is not None:
-        loops.add_trials(sums, 0, start, length, lanes, *words, *law, _NOT_GIVEN, *rows)
-    else:
-        blocks = a.shape[-1]
-        batch = max(1, _BATCH // max(1, blocks * kernel.n_columns))
-        for done in range(0, length, batch):
+    law, blocks = quantiles.tabulate_law(kernel), a.shape[-1]
+    batch = length if law is not None else max(1, _BATCH // max(1, blocks * kernel.n_columns))
+    for done in range(0, length, batch or 1):
+        n, given = min(batch, length - done), _NOT_GIVEN
+        if law is None:
             parallel.raise_if_abandoned()
-            n = min(batch, length - done)
             u = uniforms(key, 0, blocks, kernel.n_columns, stream=start + done, streams=n)
-            omega = np.array(kernel.transport(u), dtype=np.float64, order="C").reshape(n, blocks, kernel.ndim)
-            nothing = (quantiles.UNIFORM, 0.0, np.ones(kernel.ndim), quantiles.NO_TABLE, quantiles.NO_TABLE)
-            loops.add_trials(sums, done, start + done, n, lanes, *words, *nothing, omega, *rows)
+            given = np.array(kernel.transport(u), dtype=np.float64, order="C").reshape(n, blocks, kernel.ndim)
+        nothing = quantiles.Stated(quantiles.UNIFORM, 0.0, np.ones(kernel.ndim), quantiles.NO_TABLE, quantiles.NO_TABLE)
+        loops.add_trials(sums, done, start + done, n, lanes, *words, law or nothing, given, rows)
     whole = np.empty_like(sums)
     whole[:, order] = sums
     mean, m2, m3, m4 = (array.from_host(part.reshape(shape)[()], xp, device=device) for part in whole)
     return mean, m2, m3, m4
 
 
-def _rows(delta: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, tuple[int, ...], tuple]:
+def _rows(delta: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, tuple[int, ...], loops.Rows]:
     """Give every pair of vectors at every lag ``(..., axes)`` a row, rows of one lag side by side.
 
     Returns
     -------
-    order, shape, (lags, limit, a, b, first, pair, tiles)
-        Row r is element order[r] of the flattened result, whose shape is given; the rest is what `add_trials` expects.
+    order, shape, rows
+        Row r is element order[r] of the flattened result, whose shape is given.
     """
     shape_of_lags, ndim = delta.shape[:-1], delta.shape[-1]
     vectors = np.asarray(delta, dtype=np.float64).reshape(-1, ndim)
@@ -84,7 +81,7 @@ def _rows(delta: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, 
         np.array(np.broadcast_to(x, (*pairs, a.shape[-1])), np.float64, order="C").reshape(-1, a.shape[-1])
         for x in (a, b)
     )
-    return order, shape, (np.array(lags), limit, a, b, first, pair[order], _tiles(first))
+    return order, shape, loops.Rows(np.array(lags), limit, a, b, first, pair[order], _tiles(first))
 
 
 def _tiles(first: np.ndarray) -> np.ndarray:
@@ -96,10 +93,9 @@ def _tiles(first: np.ndarray) -> np.ndarray:
     return np.array(tiles)
 
 
-def _lanes(rows: tuple, components: int) -> int:
+def _lanes(rows: loops.Rows, components: int) -> int:
     """Return the number of trials that are worked on side by side: as many as leave what they need in the caches."""
-    *_, first, _, tiles = rows
-    lanes = min(_LANES, _SCORES // max(1, int(np.max(np.diff(first[tiles]), initial=0))))
-    if len(tiles) > 2:
+    lanes = min(_LANES, _SCORES // max(1, int(np.max(np.diff(rows.first[rows.tiles]), initial=0))))
+    if len(rows.tiles) > 2:
         lanes = min(lanes, _FREQUENCIES // max(1, components))
     return max(_FEWEST_LANES, lanes)

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import math
-from functools import cache
-from typing import Any
 
 import numpy as np
 from numba import carray
 
 from rfrope._backends import layout
 from rfrope._backends.cpu.circle import TURN_1, TURN_2, cos_sin, cos_sin_narrow, fma
-from rfrope._backends.cpu.compiling import address_of, called, compiled, inlined, widest
-from rfrope._backends.cpu.rotation_rows import fill_types, integers, wide
+from rfrope._backends.cpu.compiling import called, compiled, inlined, widest
+from rfrope._backends.cpu.rotation_rows import memory
 
 KEPT = 3  # addresses of what tables that `fill_apart` keeps come from: positions, frequencies, and a shift
 
 _LARGEST_EXACT = 2.0**53
 
 
-@cache
-def fill_of(loop: Any, is_narrow: bool) -> int:
-    """Address of the loop for a plan's phases: one is compiled where it is wanted, and serves every type it can."""
-    return address_of(loop, fill_types(is_narrow))
-
-
 @inlined
 def _number(address, narrow):  # type: ignore[no-untyped-def]
     """Read a float64, or a float32 if `narrow`, from an address."""
-    return np.float64(carray(wide(address, np.int16(0)), 1)[0]) if narrow else carray(wide(address, 0.0), 1)[0]
+    return np.float64(carray(memory(address, np.int16(0)), 1)[0]) if narrow else carray(memory(address, 0.0), 1)[0]
 
 
 @called
@@ -115,45 +107,38 @@ def _cos_sin_of_radians(radians, blocks, high, low, cos, sin, exact):  # type: i
 
 
 @called
-def _fill(header, row, a, b, c, e, turns_1, turns_2, high, low, cos, sin, shifted, exact):  # type: ignore[no-untyped-def]
-    """Cos and sin of one row of phases, `shifted` where there is a shift to add to those of positions."""
+def _fill(header, rows, a, b, c, e, turns_1, turns_2, space, all_cos, all_sin, shifted, exact):  # type: ignore[no-untyped-def]
+    """Cos and sin of rows of phases, `shifted` where there is a shift to add to those of positions."""
     widest()
     blocks, narrow = header[layout.BLOCKS], header[layout.SOURCE] == layout.TABLE_32
-    if header[layout.SOURCE] >= layout.TABLE_64:
-        _read(a, header[layout.BLOCK_STRIDES + layout.A], narrow, blocks, high)
-        _read(b, header[layout.BLOCK_STRIDES + layout.B], narrow, blocks, low)
-        for i in range(blocks):
-            cos[i], sin[i] = high[i], low[i]
-    elif header[layout.SOURCE] == layout.PHASES:
-        _read(a, header[layout.BLOCK_STRIDES + layout.A], False, blocks, row)
-        _cos_sin_of_radians(row, blocks, high, low, cos, sin, exact)
-    else:
-        for i in range(blocks):
-            high[i], low[i] = 0.0, 0.0
-        for axis in range(header[layout.POSITION_AXES]):
-            these = slice(axis * blocks, (axis + 1) * blocks)
-            _add_turns(
-                _number(a + axis * header[layout.A_AXIS], False),
-                turns_1[these],
-                turns_2[these],
-                blocks,
-                high,
-                low,
-                exact,
-            )
-        if shifted:
-            _read(c, header[layout.BLOCK_STRIDES + layout.C], False, blocks, row)
-            _add_radians(row, blocks, high, low, exact)
-        _cos_sin_of_sums(high, low, blocks, cos, sin, exact)
-    if header[layout.HAS_SCALE] != 0:
-        _read(e, header[layout.BLOCK_STRIDES + layout.E], False, blocks, row)
-        for i in range(blocks):
-            if header[layout.INVERSE] != 0:
-                cos[i] /= row[i]
-                sin[i] /= row[i]
-            else:
-                cos[i] *= row[i]
-                sin[i] *= row[i]
+    steps, row_steps, inverse = header[layout.BLOCK_STRIDES :], header[layout.ROW_AXIS :], header[layout.INVERSE] != 0
+    row, high, low = space[0], space[1], space[2]
+    for r in range(rows):
+        at_a, cos, sin = a + r * row_steps[layout.A], all_cos[r * blocks :], all_sin[r * blocks :]
+        if header[layout.SOURCE] >= layout.TABLE_64:
+            _read(at_a, steps[layout.A], narrow, blocks, high)
+            _read(b + r * row_steps[layout.B], steps[layout.B], narrow, blocks, low)
+            for i in range(blocks):
+                cos[i], sin[i] = high[i], low[i]
+        elif header[layout.SOURCE] == layout.PHASES:
+            _read(at_a, steps[layout.A], False, blocks, row)
+            _cos_sin_of_radians(row, blocks, high, low, cos, sin, exact)
+        else:
+            for i in range(blocks):
+                high[i], low[i] = 0.0, 0.0
+            for axis in range(header[layout.POSITION_AXES]):
+                these = slice(axis * blocks, (axis + 1) * blocks)
+                position = _number(at_a + axis * header[layout.A_AXIS], False)
+                _add_turns(position, turns_1[these], turns_2[these], blocks, high, low, exact)
+            if shifted:
+                _read(c + r * row_steps[layout.C], steps[layout.C], False, blocks, row)
+                _add_radians(row, blocks, high, low, exact)
+            _cos_sin_of_sums(high, low, blocks, cos, sin, exact)
+        if header[layout.HAS_SCALE] != 0:
+            _read(e + r * row_steps[layout.E], steps[layout.E], False, blocks, row)
+            for i in range(blocks):
+                cos[i] = cos[i] / row[i] if inverse else cos[i] * row[i]
+                sin[i] = sin[i] / row[i] if inverse else sin[i] * row[i]
 
 
 @compiled
@@ -163,9 +148,9 @@ def fill_line(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact
     All are addresses and counts but `exact`, and cos and sin, which are pointers.
     """
     widest()
-    header = carray(integers(plan), (1 << 16,))
+    header = carray(memory(plan, None), (1 << 16,))
     blocks, step = header[layout.BLOCKS], header[layout.ROW_AXIS + layout.A]
-    first, second = carray(wide(turns_1, 0.0), (blocks,)), carray(wide(turns_2, 0.0), (blocks,))
+    first, second = carray(memory(turns_1, 0.0), (blocks,)), carray(memory(turns_2, 0.0), (blocks,))
     all_cos, all_sin = carray(cos, (rows * blocks,)), carray(sin, (rows * blocks,))
     for row in range(rows):
         position = _number(a + row * step, False)
@@ -179,18 +164,12 @@ def fill_line(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact
 @compiled
 def fill_any(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact):  # type: ignore[no-untyped-def]
     """Cos and sin of a tile of phases, whatever they are made of; see `fill_line`."""
-    header = carray(integers(plan), (1 << 16,))
-    blocks, axes, step = header[layout.BLOCKS], header[layout.POSITION_AXES], header[layout.ROW_AXIS :]
-    first, second = carray(wide(turns_1, 0.0), (axes * blocks,)), carray(wide(turns_2, 0.0), (axes * blocks,))
-    space = carray(wide(scratch, 0.0), (3, blocks))
+    header = carray(memory(plan, None), (1 << 16,))
+    blocks, axes, has_shift = header[layout.BLOCKS], header[layout.POSITION_AXES], header[layout.HAS_SHIFT] != 0
+    first, second = carray(memory(turns_1, 0.0), (axes * blocks,)), carray(memory(turns_2, 0.0), (axes * blocks,))
     all_cos, all_sin = carray(cos, (rows * blocks,)), carray(sin, (rows * blocks,))
-    for r in range(rows):
-        _fill(
-            header, space[0],
-            a + r * step[layout.A], b + r * step[layout.B], c + r * step[layout.C], e + r * step[layout.E],
-            first, second, space[1], space[2], all_cos[r * blocks :], all_sin[r * blocks :],
-            header[layout.HAS_SHIFT] != 0, exact,
-        )  # fmt: skip
+    space = carray(memory(scratch, 0.0), (3, blocks))
+    _fill(header, rows, a, b, c, e, first, second, space, all_cos, all_sin, has_shift, exact)
     return rows
 
 
@@ -202,26 +181,21 @@ def fill_apart(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exac
     phases of many heads cost products alone.
     """
     widest()
-    header = carray(integers(plan), (1 << 16,))
+    header = carray(memory(plan, None), (1 << 16,))
     blocks, axes, step = header[layout.BLOCKS], header[layout.POSITION_AXES], header[layout.ROW_AXIS :]
-    first, second = carray(wide(turns_1, 0.0), (axes * blocks,)), carray(wide(turns_2, 0.0), (axes * blocks,))
-    space, n = carray(wide(scratch, 0.0), (3, blocks)), header[layout.TILE] * blocks
-    kept = carray(integers(scratch + 3 * blocks * 8), (KEPT,))
-    tables = carray(wide((scratch + (3 * blocks + KEPT) * 8 + 63) & -64, 0.0), (4, n))
+    first, second = carray(memory(turns_1, 0.0), (axes * blocks,)), carray(memory(turns_2, 0.0), (axes * blocks,))
+    space, n = carray(memory(scratch, 0.0), (3, blocks)), header[layout.TILE] * blocks
+    kept = carray(memory(scratch + 3 * blocks * 8, None), (KEPT,))
+    tables = carray(memory((scratch + (3 * blocks + KEPT) * 8 + 63) & -64, 0.0), (4, n))
     n_places, n_shifts = rows if step[layout.A] != 0 else 1, rows if step[layout.C] != 0 else 1
     if kept[0] != a or kept[1] != b:  # a tile of fewer rows comes last, so an address always means the same rows
-        for r in range(n_places):
-            _fill(
-                header, space[0], a + r * step[layout.A], b + r * step[layout.B], c, e, first, second,
-                space[1], space[2], tables[0, r * blocks :], tables[1, r * blocks :], False, exact,
-            )  # fmt: skip
+        _fill(header, n_places, a, b, c, e, first, second, space, tables[0], tables[1], False, exact)
         kept[0], kept[1] = a, b
     if kept[2] != c:
         for r in range(n_shifts):
             _read(c + r * step[layout.C], header[layout.BLOCK_STRIDES + layout.C], False, blocks, space[0])
-            _cos_sin_of_radians(
-                space[0], blocks, space[1], space[2], tables[2, r * blocks :], tables[3, r * blocks :], exact
-            )
+            turned_cos, turned_sin = tables[2, r * blocks :], tables[3, r * blocks :]
+            _cos_sin_of_radians(space[0], blocks, space[1], space[2], turned_cos, turned_sin, exact)
         kept[2] = c
     all_cos, all_sin = carray(cos, (rows * blocks,)), carray(sin, (rows * blocks,))
     for r in range(rows):
@@ -246,4 +220,4 @@ def scratch_of(header):  # type: ignore[no-untyped-def]
 def forget(header, scratch):  # type: ignore[no-untyped-def]
     """Say that no tables lie in the scratch memory yet."""
     if header[layout.SHIFT_APART] != 0:
-        carray(integers(scratch + 3 * header[layout.BLOCKS] * 8), (KEPT,))[:] = 0
+        carray(memory(scratch + 3 * header[layout.BLOCKS] * 8, None), (KEPT,))[:] = 0

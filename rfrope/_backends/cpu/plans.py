@@ -10,11 +10,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import typeof
 
 from rfrope._backends import layout
 from rfrope._backends.cpu import phase_loops
 from rfrope._backends.cpu import rotation_loops as loops
+from rfrope._backends.cpu.compiling import address_of
 from rfrope._backends.cpu.elements import DTYPES, like_of
+from rfrope._backends.cpu.rotation_rows import fill_types, turn_types
 from rfrope._backends.layout import Layout, Operands, Strides
 from rfrope._core.blocks import MAGNITUDES, width_of
 
@@ -63,21 +66,11 @@ class RotationPlan(NamedTuple):
     tables: np.ndarray
 
 
+Options = tuple[str, str, bool, bool]  # layouts of features and of the result, `inverse` and `softplus`
+
+
 @lru_cache(maxsize=512)
-def plan_of(
-    dtype: str,
-    x: Layout,
-    y: Strides | None,
-    kind: int,
-    a: Layout,
-    b: Layout | None,
-    c: Layout | None,
-    e: Layout | None,
-    pairing: str,
-    out_pairing: str,
-    inverse: bool,
-    softplus: bool = False,
-) -> RotationPlan:
+def plan_of(dtype: str, x: Layout, y: Strides | None, kind: int, angles: Any, options: Options) -> RotationPlan:
     """Return the plan for features of a dtype and layout.
 
     Parameters
@@ -90,8 +83,9 @@ def plan_of(
         Strides of the result, if it is not new.
     kind : int
         `layout.POSITIONS` or its like: what `a` and `b` are.
-    a, b, c, e : layouts
-        As in `layout.operands_of`.
+    angles : layouts
+        Those of a, b, c and e, as in `layout.operands_of`.
+    options : tuple
 
     Raises
     ------
@@ -100,8 +94,9 @@ def plan_of(
     """
     if not x[0]:
         raise ValueError("features have no axes")
-    like, form = like_of(dtype, pairing, out_pairing, softplus)
-    operands = layout.operands_of(kind == layout.POSITIONS, a, b, c, e)
+    pairing, out_pairing, *_ = options
+    like, form = like_of(dtype, options)
+    operands = layout.operands_of(kind == layout.POSITIONS, *angles)
     size, blocks = DTYPES[dtype], operands.blocks
     is_polar = MAGNITUDES in (pairing, out_pairing)
     rest = x[0][-1] - width_of(pairing) * blocks
@@ -117,8 +112,8 @@ def plan_of(
     if elements:
         columns = [*[row[:2] for row in operands.rows], ((), ())]
         axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[:-1], columns)
-        table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]), _is_apart(size, c, e))
-        _add_options(table, operands, (c, e), size == 2, form, inverse)
+        table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]), _is_apart(size, angles))
+        _add_options(table, operands, angles, size == 2, form, options)
         table[layout.CROSSED], table[layout.REST] = pairing != out_pairing, rest
         tables = np.stack([table] * 2)
         tables[1, layout.STREAMING] = 1
@@ -127,7 +122,7 @@ def plan_of(
         shape,
         like,
         size,
-        (loops.loop_of(like.dtype.char), tables.ctypes.data, items),
+        (address_of(loops.turn, turn_types(typeof(like))), tables.ctypes.data, items),
         elements,
         items,
         elements < 2 * THREAD_ELEMENTS and elements * size < _STREAMED_BYTES,
@@ -138,58 +133,45 @@ def plan_of(
 
 
 def gradient_table(
-    dtype: str,
-    features: tuple[Layout, Layout],
-    kind: int,
-    operands: Operands,
-    scaled: tuple[Any, Any],
-    turn: tuple[str, str, bool, bool],
-    target: Layout,
+    dtype: str, x: Layout, y: Layout, kind: int, operands: Operands, angles: Any, options: Options, target: Layout
 ) -> tuple[Any, np.ndarray, int]:
     """Return what `coefficient_loops.turn_gradients` follows: an element, the table, and the number of items.
 
-    `features` are x and y, the operands those of a rotation, with the shift and the scale again in `scaled`; `turn` has
-    pairings, `inverse` and `softplus`; `target` is the layout of the sums, of which all axes are those of the phases.
+    The operands are those that the layouts in `angles` are read as; `target` is the layout of the sums, of which all
+    axes are those of the phases.
     """
-    (x, y), (pairing, out_pairing, inverse, softplus) = features, turn
-    like, form = like_of(dtype, pairing, out_pairing, softplus)
+    like, form = like_of(dtype, options)
     leading = np.broadcast_shapes(x[0][:-1], y[0][:-1], target[0][:-1], *[row[0] for row in operands.rows])
     columns = [*[row[:2] for row in operands.rows], (target[0][:-1], target[1][:-1])]
     y_strides = layout.broadcast_strides(y[0][:-1], y[1][:-1], leading)
     axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y_strides, columns)
-    is_apart = _is_apart(DTYPES[dtype], *scaled)
+    is_apart = _is_apart(DTYPES[dtype], angles)
     table, items = _table(kind, operands, axes, (x[1][-1], y[1][-1]), (x[0][-1], y[0][-1]), is_apart)
-    _add_options(table, operands, scaled, False, form, inverse)
+    _add_options(table, operands, angles, False, form, options)
     table[layout.GROUP], items, table[layout.GROUPS] = table[layout.SHARED], items // table[layout.GROUPS], 1
     table[layout.BLOCK_STRIDES + layout.S] = target[1][-1] if target[0][-1] > 1 else 0
     return like, table, int(items)
 
 
-def _is_apart(size: int, shift: Any, scale: Any) -> bool:
+def _is_apart(size: int, angles: Any) -> bool:
     """Return whether cos and sin of positions are formed without the shift, and turned by those of the shift.
 
     So they are formed once for all heads, each of which has its shift. It adds a rounding, which float64 does without;
     the choice does not depend on shapes, so that parts of an array get the bits of the whole.
     """
-    return size < 8 and shift is not None and scale is None
+    return size < 8 and angles[2] is not None and angles[3] is None
 
 
 def _add_options(
-    table: np.ndarray, operands: Operands, scaled: tuple[Any, Any], is_narrow: bool, form: int, inverse: bool
+    table: np.ndarray, operands: Operands, angles: Any, is_narrow: bool, form: int, options: Options
 ) -> None:
     """Add to a table whether there are a shift and a scale, the loop for the phases, and what is asked."""
-    shift, scale = scaled
+    *_, shift, scale = angles
     table[layout.HAS_SHIFT], table[layout.HAS_SCALE] = shift is not None, scale is not None
-    is_line = operands.axes == 1 and shift is scale is None
-    fill = (
-        phase_loops.fill_apart
-        if table[layout.SHIFT_APART]
-        else phase_loops.fill_line
-        if is_line
-        else phase_loops.fill_any
-    )
-    table[layout.FILL] = phase_loops.fill_of(fill, is_narrow)
-    table[layout.FORM], table[layout.INVERSE] = form, inverse
+    fill = phase_loops.fill_line if operands.axes == 1 and shift is scale is None else phase_loops.fill_any
+    fill = phase_loops.fill_apart if table[layout.SHIFT_APART] else fill
+    table[layout.FILL] = address_of(fill, fill_types(is_narrow))
+    table[layout.FORM], table[layout.INVERSE] = form, options[2]
 
 
 def _table(

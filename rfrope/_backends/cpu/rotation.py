@@ -80,20 +80,12 @@ def _kept_apart(values: np.ndarray, out: Array | None) -> np.ndarray:
 def _turned(
     kind: int, x: Array, operands: tuple[np.ndarray | None, ...], turn: TurnOptions, out: Array | None, xp: ModuleType
 ) -> Array:
-    """RotationPlan and turn."""
+    """Plan and turn."""
     source = array.view_as_numpy(x)
-    layouts = [None if value is None else (value.shape, value.strides) for value in operands]
-    plan = plan_of(
-        array.dtype_name(x),
-        (source.shape, source.strides),
-        None if out is None else array.view_as_numpy(out).strides,
-        kind,
-        *layouts,
-        turn.pairing,
-        turn.out_pairing,
-        turn.inverse,
-        turn.softplus,
-    )
+    layouts = tuple([None if value is None else (value.shape, value.strides) for value in operands])
+    y = None if out is None else array.view_as_numpy(out).strides
+    options = turn.pairing, turn.out_pairing, turn.inverse, turn.softplus
+    plan = plan_of(array.dtype_name(x), (source.shape, source.strides), y, kind, layouts, options)
     out = _request_large_pages(array.empty(plan.shape, x, xp), xp) if out is None else out
     if plan.elements == 0:
         return out
@@ -179,18 +171,18 @@ def _turn_gradients(
     xp: ModuleType,
     target: Array | None,
 ) -> Array:
-    """RotationPlan and sum; fill `target` with the gradient of x."""
+    """Plan and sum; fill `target` with the gradient of x."""
     are_positions, sums = isinstance(angles, Angles), np.zeros(shape or (1,))
     values = (*(angles[:3] if are_positions else (angles, None, None)), turn.scale)
     operands = [None if value is None or isinstance(value, float) else _doubles(value, None, xp) for value in values]
     views = [array.view_as_numpy(value) for value in (x, y)]
-    a, b, c, e = (None if value is None else (value.shape, value.strides) for value in operands)
-    read = layout.operands_of(are_positions, a, b, c, e)  # type: ignore[arg-type]
+    layouts: Any = [None if value is None else (value.shape, value.strides) for value in operands]
+    read = layout.operands_of(are_positions, *layouts)
     if 0 not in (read.blocks, *views[0].shape, *views[1].shape):
         kind = layout.POSITIONS if are_positions else layout.PHASES
         at_x, at_y, at_sums = ((value.shape, value.strides) for value in (*views, sums))
         options = turn.pairing, turn.out_pairing, turn.inverse, turn.softplus
-        like, table, items = gradient_table(array.dtype_name(x), (at_x, at_y), kind, read, (c, e), options, at_sums)
+        like, table, items = gradient_table(array.dtype_name(x), at_x, at_y, kind, read, layouts, options, at_sums)
         row_step, block_step = table[layout.ROW_AXIS + layout.S], table[layout.BLOCK_STRIDES + layout.S]
         rows = 0 if shape is None else table[layout.TILE] if row_step else 1
         found, places = np.empty((items, rows, read.blocks)), np.empty((items, 2), np.int64)

@@ -6,24 +6,15 @@ shape. The element type is that of the argument `like`; see `elements`.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
-from numba import carray, njit, typeof
+from numba import carray, njit
 
 from rfrope._backends import layout
 from rfrope._backends.cpu import rotation_rows as rows
-from rfrope._backends.cpu.compiling import address_of, called, compiled, widest
+from rfrope._backends.cpu.compiling import called, compiled, widest
 from rfrope._backends.cpu.phase_loops import forget, scratch_of, turns_of
 
 _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are asked for; half of it was slower
-
-
-@cache
-def loop_of(like: Any) -> int:
-    """Return the address of `turn` for elements that the loops know by a NumPy character, as "h" for float16."""
-    return address_of(turn, rows.turn_types(typeof(np.dtype(like).type(0))))
 
 
 # -- the walk over memory ----------------------------------------------------------------------------------------------
@@ -108,10 +99,9 @@ def fill_tile(header, plan, index, operands, scale, last, turns, wide_cos, wide_
         step, axes = header[layout.BLOCK_STRIDES + layout.B], header[layout.POSITION_AXES]
         turns_of(b, step, header[layout.B_AXIS], blocks, axes, turns[0], turns[1])
     cos, sin, scratch = tables
-    rows.call_fill(
-        header[layout.FILL], plan, n_rows, a, b, c, e, turns[0].ctypes.data, turns[1].ctypes.data, scratch,
-        rows.wide(cos, like), rows.wide(sin, like), rows.sizes(like)[0] == 8,
-    )  # fmt: skip
+    turns_1, turns_2, exact = turns[0].ctypes.data, turns[1].ctypes.data, rows.sizes(like)[0] == 8
+    numbers = rows.memory(cos, like), rows.memory(sin, like)
+    rows.call(header[layout.FILL], (plan, n_rows, a, b, c, e, turns_1, turns_2, scratch, *numbers, exact))
     if header[layout.INVERSE] != 0:
         for i in range(n_rows * blocks):
             wide_sin[i] = -wide_sin[i]
@@ -132,7 +122,7 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
     An item is a tile of rows of phases, and all rows of x (or one group of them) that share it.
     """
     widest()
-    header = carray(rows.integers(plan), (1 << 16,))
+    header = carray(rows.memory(plan, None), (1 << 16,))
     blocks, row_axis, n_rows = header[layout.BLOCKS], header[layout.ROW_AXIS :], header[layout.TILE]
     turns = np.empty((2, header[layout.POSITION_AXES] * blocks))
     n_table, n_scratch = n_rows * blocks, scratch_of(header)
@@ -142,7 +132,7 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
     scratch = sin + n_table * 8
     buffer = scratch + n_scratch * 8
     tables = cos, sin, scratch
-    wide_cos, wide_sin = carray(rows.wide(cos, like), (n_table,)), carray(rows.wide(sin, like), (n_table,))
+    wide_cos, wide_sin = carray(rows.memory(cos, like), (n_table,)), carray(rows.memory(sin, like), (n_table,))
     shared, tile = np.empty((3, header[layout.GROUP]), np.int64), np.empty((3, n_rows), np.int64)
     at = np.empty(layout.COLUMNS, np.int64)
     done = np.int64(0)  # no address of frequencies
@@ -186,7 +176,7 @@ def _turn_dense(loop, plan, items, x, y, places, b, c, e, scale, like, part):  #
     for position in at:
         fine = fine and abs(position) <= most
     if fine:
-        rows.call_turn(loop, plan, x, y, at.ctypes.data, b, c, e, scale, like, 0, items)
+        rows.call(loop, (plan, x, y, at.ctypes.data, b, c, e, scale, like, 0, items))
     return fine and at.size >= 0  # the positions live until here
 
 
@@ -214,7 +204,7 @@ def turn_dense_at(loop, plan, items, x, y, places, b, c, e, scale, like, part): 
 @compiled
 def turn_by_numbers(loop, plan, items, x, y, a, b, c, e, scale, like):  # type: ignore[no-untyped-def]
     """Do the same for phases at `a`, or for cos and sin at `a` and `b`."""
-    return rows.call_turn(loop, plan, x, y, a, b, c, e, scale, like, 0, items) > 0
+    return rows.call(loop, (plan, x, y, a, b, c, e, scale, like, 0, items)) > 0
 
 
 @compiled

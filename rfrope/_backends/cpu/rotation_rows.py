@@ -5,8 +5,10 @@ What they are made for is in the type of the argument `like`; see `elements`.
 
 from __future__ import annotations
 
+import inspect
 import platform
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 from llvmlite import binding, ir
@@ -14,18 +16,7 @@ from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rfrope._backends.cpu.elements import (
-    I8,
-    I32,
-    I64,
-    Element,
-    fused,
-    load_features,
-    offset,
-    pointer,
-    store_features,
-    vector,
-)
+from rfrope._backends.cpu.elements import I8, I32, I64, Element, fused, offset, pointer, vector
 from rfrope._core.blocks import MAGNITUDES
 
 
@@ -40,6 +31,25 @@ def _converts_half() -> bool:
 
 if not _converts_half():
     raise ImportError("this processor (or NUMBA_CPU_FEATURES) has no F16C: float16 cannot be converted in the loops")
+
+
+def _emitted(emit: Callable[..., None]) -> Any:
+    """Make an intrinsic without a result of what emits code, given a builder and integers.
+
+    Where it takes an `Element`, the last argument in a loop is a value like one.
+    """
+    names = inspect.signature(emit).parameters
+    count = len(names) - 1 - ("element" in names)
+
+    @wraps(emit)
+    def declare(typing: Any, *arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            emit(builder, *values[:count], *[Element(like, builder) for like in signature.args[count:]])
+            return context.get_dummy_value()
+
+        return types.void(*(types.int64,) * count, *arguments[count:]), generate
+
+    return intrinsic(declare)
 
 
 def _run_case(builder: Any, code_path: Any, blocks: Any, cases: Any) -> None:
@@ -74,242 +84,181 @@ def _run_case(builder: Any, code_path: Any, blocks: Any, cases: Any) -> None:
     builder.position_at_end(end)
 
 
-def _load_wide(builder: Any, tables: Any, index: Any, kind: Any, size: int) -> list[Any]:
-    """Numbers of tables, in the type that features are computed in."""
-    places = (offset(builder, table, index, size) for table in tables)
-    return [builder.load(pointer(builder, place, kind), align=size) for place in places]
+def _pointer_to(builder: Any, address: Any, index: Any, kind: Any) -> Any:
+    """Pointer to the numbers of a table from an index on, as a vector of some kind."""
+    return pointer(builder, offset(builder, address, index, 8 if kind.element == ir.DoubleType() else 4), kind)
 
 
-@intrinsic
-def turn_row(typing, x, y, x_step, y_step, cos, sin, blocks, code_path, like):  # type: ignore[no-untyped-def]
+def _load(builder: Any, tables: Any, index: Any, kind: Any) -> list[Any]:
+    size = 8 if kind.element == ir.DoubleType() else 4
+    return [builder.load(_pointer_to(builder, table, index, kind), align=size) for table in tables]
+
+
+@_emitted
+def turn_row(builder, x, y, x_step, y_step, cos, sin, blocks, code_path, element):  # type: ignore[no-untyped-def]
     """Turn the blocks of one row: x and y are addresses of its first feature, the steps are between features.
 
     `code_path` is three times the number of what is asked (`elements.like_of`), and 1 more for features that are
     contiguous on both sides, or 2 more where they also go past the caches. Of some blocks all is loaded before anything
     is stored.
     """
-    signature = types.void(*(types.int64,) * 8, like)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        element = Element(signature.args[-1])
-        x, y, x_step, y_step, cos, sin, blocks, code_path, _ = arguments
+    def turn(form: Any, index: Any, lanes: int, streaming: bool = False, steps: Any = (None, None)) -> None:
+        layout, out_layout, softplus = form
+        stored = element.load(x, index, lanes, blocks, layout, steps[0])
+        c, s = _load(builder, (cos, sin), index, vector(element.wide, lanes))
+        first, *second = [element.read(value, softplus) for value in stored]
+        if not second:  # magnitudes
+            turned = [builder.fmul(first, table) for table in (c, s)]
+        else:
+            turned = [fused(builder, first, c, builder.fneg(builder.fmul(second[0], s)))]
+            if out_layout != MAGNITUDES:
+                turned.append(fused(builder, first, s, builder.fmul(second[0], c)))
+        turned = [element.narrow(value) for value in turned]
+        element.store(turned, y, index, blocks, out_layout, steps[1], streaming)
 
-        def turn(form: Any, index: Any, lanes: int, streaming: bool = False, steps: Any = (None, None)) -> None:
-            layout, out_layout, softplus = form
-            stored = load_features(builder, element, x, index, lanes, blocks, layout, steps[0])
-            c, s = _load_wide(builder, (cos, sin), index, vector(element.wide, lanes), element.wide_size)
-            first, *second = [element.read(builder, value, lanes, softplus) for value in stored]
-            if not second:  # magnitudes
-                turned = [builder.fmul(first, table) for table in (c, s)]
-            else:
-                turned = [fused(builder, element, lanes, first, c, builder.fneg(builder.fmul(second[0], s)))]
-                if out_layout != MAGNITUDES:
-                    turned.append(fused(builder, element, lanes, first, s, builder.fmul(second[0], c)))
-            turned = [element.narrow(builder, value, lanes) for value in turned]
-            store_features(builder, element, turned, y, index, blocks, out_layout, streaming, steps[1])
-
-        cases = []
-        for i, form in enumerate(element.forms):
-            through = [(lanes, partial(turn, form)) for lanes in (element.lanes, 4)]
-            past = [(lanes, partial(turn, form, streaming=True)) for lanes in (element.lanes, 16 // element.size)]
-            one = partial(turn, form, steps=(x_step, y_step))
-            cases.append((3 * i, one, {3 * i + 1: through, 3 * i + 2: past}))
-        _run_case(builder, code_path, blocks, cases)
-        return context.get_dummy_value()
-
-    return signature, generate
+    cases = []
+    for i, form in enumerate(element.forms):
+        through = [(lanes, partial(turn, form)) for lanes in (element.lanes, 4)]
+        past = [(lanes, partial(turn, form, streaming=True)) for lanes in (element.lanes, 16 // element.size)]
+        one = partial(turn, form, steps=(x_step, y_step))
+        cases.append((3 * i, one, {3 * i + 1: through, 3 * i + 2: past}))
+    _run_case(builder, code_path, blocks, cases)
 
 
-@intrinsic
-def add_products(typing, x, y, x_step, y_step, dots, crosses, blocks, code_path, like):  # type: ignore[no-untyped-def]
+@_emitted
+def add_products(builder, x, y, x_step, y_step, dots, crosses, blocks, code_path, element):  # type: ignore[no-untyped-def]
     """Add ``x . y`` and ``x_1 y_2 - x_2 y_1`` of each block of one row to sums in float64, at two addresses.
 
     The code_path is twice the number of what is asked, and 1 more for features that lie side by side on both sides.
     """
-    signature = types.void(*(types.int64,) * 8, like)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        element, double, wide = Element(signature.args[-1]), ir.DoubleType(), Element(types.float64)
-        x, y, x_step, y_step, dots, crosses, blocks, code_path, _ = arguments
+    def add(layouts: Any, softplus: bool, index: Any, lanes: int, steps: Any = (None, None)) -> None:
+        kind, sides = vector(ir.DoubleType(), lanes), []
+        for i, base in enumerate((x, y)):
+            side = element.load(base, index, lanes, blocks, layouts[i], steps[i])
+            sides.append([_double(builder, element.read(value, softplus and i == 0)) for value in side])
+        first, second = sides
+        products: list[list[Any]] = [[(first[0], second[0])], []]
+        if len(first) == len(second):
+            products[0].append((first[1], second[1]))
+        if len(second) == 2:
+            products[1].append((first[0], second[1]))
+        if len(first) == 2:
+            products[1].append((builder.fneg(first[1]), second[0]))
+        for base, pairs in zip((dots, crosses), products, strict=True):
+            place = _pointer_to(builder, base, index, kind)
+            total = builder.load(place, align=8)
+            for pair in pairs:
+                total = fused(builder, *pair, total)
+            builder.store(total, place, align=8)
 
-        def add(layouts: Any, softplus: bool, index: Any, lanes: int, steps: Any = (None, None)) -> None:
-            kind, sides = vector(double, lanes), []
-            for i, base in enumerate((x, y)):
-                side = load_features(builder, element, base, index, lanes, blocks, layouts[i], steps[i])
-                side = [element.read(builder, value, lanes, softplus and i == 0) for value in side]
-                sides.append(side if element.wide == double else [builder.fpext(value, kind) for value in side])
-            first, second = sides
-            products: list[list[Any]] = [[(first[0], second[0])], []]
-            if len(first) == len(second):
-                products[0].append((first[1], second[1]))
-            if len(second) == 2:
-                products[1].append((first[0], second[1]))
-            if len(first) == 2:
-                products[1].append((builder.fneg(first[1]), second[0]))
-            for base, pairs in zip((dots, crosses), products, strict=True):
-                place = pointer(builder, offset(builder, base, index, 8), kind)
-                total = builder.load(place, align=8)
-                for pair in pairs:
-                    total = fused(builder, wide, lanes, *pair, total)
-                builder.store(total, place, align=8)
-
-        cases = [
-            (
-                2 * i,
-                partial(add, layouts, softplus, steps=(x_step, y_step)),
-                {2 * i + 1: [(8, partial(add, layouts, softplus))]},
-            )
-            for i, (*layouts, softplus) in enumerate(element.forms)
-        ]
-        _run_case(builder, code_path, blocks, cases)
-        return context.get_dummy_value()
-
-    return signature, generate
+    cases = []
+    for i, (*layouts, softplus) in enumerate(element.forms):
+        one = partial(add, layouts, softplus, steps=(x_step, y_step))
+        cases.append((2 * i, one, {2 * i + 1: [(8, partial(add, layouts, softplus))]}))
+    _run_case(builder, code_path, blocks, cases)
 
 
-@intrinsic
-def turn_back_row(typing, x, y, target, x_step, y_step, cos, sin, sums, blocks, code_path, like):  # type: ignore[no-untyped-def]
+def _double(builder: Any, value: Any) -> Any:
+    kind = vector(ir.DoubleType(), value.type.count)
+    return value if value.type == kind else builder.fpext(value, kind)
+
+
+@_emitted
+def turn_back_row(builder, x, y, target, x_step, y_step, cos, sin, sums, blocks, code_path, element):  # type: ignore[no-untyped-def]
     """Write the gradient of magnitudes x, from that of their blocks y, and add those of the phases to sums.
 
     `code_path` is four times the number of what is asked, 2 more where sums are wanted, and 1 more for contiguous
     features; the target has the steps of x. All tables and sums are float64. Other layouts do nothing.
     """
-    signature = types.void(*(types.int64,) * 10, like)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        element, wide = Element(signature.args[-1]), Element(types.float64)
-        x, y, target, x_step, y_step, cos, sin, sums, blocks, code_path, _ = arguments
+    def turn_back(form: Any, are_added: int, index: Any, lanes: int, steps: Any = (None, None)) -> None:
+        layout, y_layout, softplus = form
+        doubles, kind = vector(ir.DoubleType(), lanes), vector(element.wide, lanes)
+        (stored,) = element.load(x, index, lanes, blocks, layout, steps[0])
+        sides = element.load(y, index, lanes, blocks, y_layout, steps[1])
+        first, second = (element.read(value) for value in sides)
+        value, *slope = element.read_both(stored) if softplus else [element.read(stored)]
+        tables = _load(builder, (cos, sin), index, doubles)
+        if are_added:
+            m, *both = (_double(builder, v) for v in (value, first, second))
+            place = _pointer_to(builder, sums, index, doubles)
+            across = fused(builder, both[1], tables[0], builder.fneg(builder.fmul(both[0], tables[1])))
+            builder.store(fused(builder, m, across, builder.load(place, align=8)), place, align=8)
+        c, s = (v if kind == doubles else builder.fptrunc(v, kind) for v in tables)
+        back = fused(builder, first, c, builder.fmul(second, s))
+        for factor in slope:
+            back = builder.fmul(back, factor)
+        element.store([element.narrow(back)], target, index, blocks, layout, steps[0])
 
-        def turn_back(form: Any, are_added: int, index: Any, lanes: int, steps: Any = (None, None)) -> None:
-            layout, y_layout, softplus = form
-            doubles, kind = vector(ir.DoubleType(), lanes), vector(element.wide, lanes)
-            (stored,) = load_features(builder, element, x, index, lanes, blocks, layout, steps[0])
-            sides = load_features(builder, element, y, index, lanes, blocks, y_layout, steps[1])
-            first, second = (element.read(builder, value, lanes, False) for value in sides)
-            if softplus:
-                value, slope = element.read_both(builder, stored, lanes)
-            else:
-                value, slope = element.read(builder, stored, lanes, False), None
-            tables = _load_wide(builder, (cos, sin), index, doubles, 8)
-            if are_added:
-                m, *both = (v if v.type == doubles else builder.fpext(v, doubles) for v in (value, first, second))
-                place = pointer(builder, offset(builder, sums, index, 8), doubles)
-                across = fused(builder, wide, lanes, both[1], tables[0], builder.fneg(builder.fmul(both[0], tables[1])))
-                builder.store(fused(builder, wide, lanes, m, across, builder.load(place, align=8)), place, align=8)
-            c, s = (v if kind == doubles else builder.fptrunc(v, kind) for v in tables)
-            back = fused(builder, element, lanes, first, c, builder.fmul(second, s))
-            back = element.narrow(builder, back if slope is None else builder.fmul(back, slope), lanes)
-            store_features(builder, element, [back], target, index, blocks, layout, step=steps[0])
-
-        cases = []
-        for i, form in enumerate(element.forms):
-            for added in (0, 1) if form[0] == MAGNITUDES else ():
-                one = partial(turn_back, form, added, steps=(x_step, y_step))
-                path = 4 * i + 2 * added
-                cases.append((path, one, {path + 1: [(element.lanes, partial(turn_back, form, added))]}))
-        _run_case(builder, code_path, blocks, cases)
-        return context.get_dummy_value()
-
-    return signature, generate
+    cases = []
+    for i, form in enumerate(element.forms):
+        for added in (0, 1) if form[0] == MAGNITUDES else ():
+            one = partial(turn_back, form, added, steps=(x_step, y_step))
+            path = 4 * i + 2 * added
+            cases.append((path, one, {path + 1: [(element.lanes, partial(turn_back, form, added))]}))
+    _run_case(builder, code_path, blocks, cases)
 
 
-@intrinsic
-def copy(typing, target, source, target_step, source_step, count, like):  # type: ignore[no-untyped-def]
+@_emitted
+def copy(builder, target, source, target_step, source_step, count, element):  # type: ignore[no-untyped-def]
     """Copy elements between addresses with steps in bytes."""
-    signature = types.void(*(types.int64,) * 5, like)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        element = Element(signature.args[-1])
-        target, source, target_step, source_step, count, _ = arguments
-        with cgutils.for_range(builder, count, intp=I64) as loop:
-            places = (
-                builder.add(base, builder.mul(loop.index, step))
-                for base, step in ((source, source_step), (target, target_step))
-            )
-            source_place, target_place = (pointer(builder, place, element.stored) for place in places)
-            builder.store(builder.load(source_place, align=1), target_place, align=1)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-def _call(builder: Any, context: Any, signature: Any, arguments: Any) -> Any:
-    """Call a compiled loop by its address: were it called by its name, its code would be compiled into the caller."""
-    kinds, convention = signature.args[1:], context.call_conv
-    kind = convention.get_function_type(signature.return_type, kinds)
-    function = builder.inttoptr(arguments[0], kind.as_pointer())
-    _, result = convention.call_function(builder, function, signature.return_type, kinds, arguments[1:])
-    return result
+    with cgutils.for_range(builder, count, intp=I64) as loop:
+        places = (
+            builder.add(base, builder.mul(loop.index, step))
+            for base, step in ((source, source_step), (target, target_step))
+        )
+        source_place, target_place = (pointer(builder, place, element.stored) for place in places)
+        builder.store(builder.load(source_place, align=1), target_place, align=1)
 
 
 @intrinsic
-def call_turn(typing, function, plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-untyped-def]
-    """Call `turn` by its address."""
+def call(typing, function, arguments):  # type: ignore[no-untyped-def]
+    """Call a loop by its address: were it called by its name, its code would be compiled into the caller."""
+    kinds = [types.unliteral(kind) for kind in arguments.types]
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _call(builder, context, signature, arguments)
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        convention = context.call_conv
+        kind = convention.get_function_type(signature.return_type, kinds)
+        place, passed = builder.inttoptr(values[0], kind.as_pointer()), cgutils.unpack_tuple(builder, values[1])
+        return convention.call_function(builder, place, signature.return_type, kinds, passed)[1]
 
-    return types.int64(types.int64, *turn_types(like)), generate
+    return types.int64(types.int64, types.Tuple(kinds)), generate
 
 
 def turn_types(like: Any) -> tuple[Any, ...]:
-    """Return the types that `turn` takes, for elements of a type."""
+    """Return the types that `rotation_loops.turn` takes, for elements of a type."""
     return (*(types.int64,) * 7, types.float64, like, types.int64, types.int64)
 
 
-@intrinsic
-def call_fill(typing, function, plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact):  # type: ignore[no-untyped-def]
-    """Call a loop of `phase_loops` that fills a tile, by its address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _call(builder, context, signature, arguments)
-
-    return types.int64(types.int64, *fill_types(cos.dtype == types.float32)), generate
-
-
 def fill_types(is_narrow: bool) -> tuple[Any, ...]:
-    """Return the types that such a loop takes, for tables of float32 or float64."""
+    """Return the types that a loop of `phase_loops` takes which fills a tile, for tables of float32 or float64."""
     pointer = types.CPointer(types.float32 if is_narrow else types.float64)
     return (*(types.int64,) * 9, pointer, pointer, types.boolean)
 
 
-@intrinsic
-def stream(typing, target, source, count):  # type: ignore[no-untyped-def]
+@_emitted
+def stream(builder, target, source, count):  # type: ignore[no-untyped-def]
     """Store so many pieces of 16 bytes past the caches; the target is a multiple of that."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target, source, count = arguments
-        kind = vector(I32, 4)
-        with cgutils.for_range(builder, count, intp=I64) as loop:
-            places = (offset(builder, base, loop.index, 16) for base in (source, target))
-            source, target = (pointer(builder, place, kind) for place in places)
-            stored = builder.store(builder.load(source, align=1), target, align=16)
-            stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
-        return context.get_dummy_value()
-
-    return types.void(*(types.int64,) * 3), generate
+    kind = vector(I32, 4)
+    with cgutils.for_range(builder, count, intp=I64) as loop:
+        places = (offset(builder, base, loop.index, 16) for base in (source, target))
+        source, target = (pointer(builder, place, kind) for place in places)
+        stored = builder.store(builder.load(source, align=1), target, align=16)
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
 
 
 @intrinsic
-def wide(typing, address, like):  # type: ignore[no-untyped-def]
-    """Address as a pointer to numbers of the type that elements like `like` are computed in."""
-    wide = types.float64 if Element(like).wide_size == 8 else types.float32
-    signature = types.CPointer(wide)(types.int64, like)
+def memory(typing, address, like):  # type: ignore[no-untyped-def]
+    """Address as a pointer to integers, or to numbers of the type that elements like a value are computed in."""
+    kind = types.int64 if like == types.none else types.float64 if Element(like).wide_size == 8 else types.float32
+    signature = types.CPointer(kind)(types.int64, like)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
     return signature, generate
-
-
-@intrinsic
-def integers(typing, address):  # type: ignore[no-untyped-def]
-    """Address as a pointer to integers."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(types.int64)(types.int64), generate
 
 
 @intrinsic
@@ -325,26 +274,16 @@ def sizes(typing, like):  # type: ignore[no-untyped-def]
     return signature, generate
 
 
-@intrinsic
-def prefetch(typing, address):  # type: ignore[no-untyped-def]
+@_emitted
+def prefetch(builder, address):  # type: ignore[no-untyped-def]
     """Ask for the cache line of an address, which need not be valid."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        read, locality, data = (ir.Constant(I32, value) for value in (0, 2, 1))
-        builder.call(function, [pointer(builder, arguments[0], I8), read, locality, data])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate
+    kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    read, locality, data = (ir.Constant(I32, value) for value in (0, 2, 1))
+    builder.call(function, [pointer(builder, address, I8), read, locality, data])
 
 
-@intrinsic
-def fence(typing):  # type: ignore[no-untyped-def]
+@_emitted
+def fence(builder):  # type: ignore[no-untyped-def]
     """Make stores that went past the caches visible to other threads."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), generate
+    builder.fence("seq_cst")

@@ -211,39 +211,33 @@ def _transformed(turned: _Turned, lags: np.ndarray, plan: transforms.TransformPl
 
 def _grid_sums(turned: _Turned, grid: transforms.Grid, n_lags: int) -> np.ndarray:
     """Type 1, in blocks along the first axis; frequency times step is folded exactly before it is a float64."""
-    import finufft
-
     points = np.empty((turned.axes, turned.count))
     for axis in range(turned.axes):
         loops.folded(turned.turns[axis], turned.tails[axis], grid[axis].step, points[axis])
-    transform = getattr(finufft, f"nufft{turned.axes}d1")
 
     def modes(first: int, shape: tuple[int, ...]) -> np.ndarray:
-        strengths = _phasors(turned, transforms.middle(grid, first, shape))
-        return parallel.run_in_thread(lambda: transform(*points, strengths, shape, **_HOW))
+        return _transform(1, turned, transforms.middle(grid, first, shape), points, shape)
 
     return transforms.from_blocks(grid, n_lags, modes)
 
 
-def _phasors(turned: _Turned, positions: np.ndarray) -> np.ndarray:
-    strengths = np.empty(turned.count, np.complex128)
-    if not positions.any():
-        strengths[:] = 1.0
-        return strengths
-    cos, sin = np.empty(turned.count), np.empty(turned.count)
-    loops.phasors(turned.turns, turned.tails, _prepared(positions), cos, sin)
-    strengths.real, strengths.imag = cos, sin
-    return strengths
-
-
 def _scattered_sums(turned: _Turned, lags: np.ndarray) -> np.ndarray:
     """Type 3, about the middle of the lags."""
+    middle = 0.5 * (np.max(lags, axis=0) + np.min(lags, axis=0))
+    targets = np.ascontiguousarray((lags - middle).T)
+    return _transform(3, turned, middle[None], np.ascontiguousarray(turned.omega.T), *targets)
+
+
+def _transform(kind: int, turned: _Turned, positions: np.ndarray, points: np.ndarray, *targets: Any) -> np.ndarray:
+    """Transform the phasors of all draws at the sum of some positions."""
     import finufft
 
-    middle = 0.5 * (np.max(lags, axis=0) + np.min(lags, axis=0))
-    transform = getattr(finufft, f"nufft{turned.axes}d3")
-    points, targets = np.ascontiguousarray(turned.omega.T), np.ascontiguousarray((lags - middle).T)
-    strengths = _phasors(turned, middle[None])
+    strengths = np.ones(turned.count, np.complex128)
+    if positions.any():
+        cos, sin = np.empty(turned.count), np.empty(turned.count)
+        loops.phasors(turned.turns, turned.tails, _prepared(positions), cos, sin)
+        strengths.real, strengths.imag = cos, sin
+    transform = getattr(finufft, f"nufft{turned.axes}d{kind}")
     return parallel.run_in_thread(lambda: transform(*points, strengths, *targets, **_HOW))
 
 

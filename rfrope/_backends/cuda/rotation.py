@@ -15,7 +15,7 @@ import numpy as np
 
 from rfrope._backends import layout
 from rfrope._backends.cuda import device
-from rfrope._backends.layout import Layout, Operands, Strides
+from rfrope._backends.layout import Layout, Strides
 from rfrope._core import array
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, LARGEST_SCALE
@@ -120,9 +120,9 @@ def _turned_here(x: Any, positions: Any, frequencies: Any, options: Any, out: An
         return None
     addresses = x.data.ptr, y.data.ptr, at, frequencies.data.ptr, 0, 0
     options += addresses[0] == addresses[1], _are_aligned(addresses)
-    target, b = None if out is None else _layout_of(y), _layout_of(frequencies)
+    target, operands = None if out is None else _layout_of(y), (a, _layout_of(frequencies), None, None)
     try:
-        plan = _plan_of("POSITIONS", array.dtype_name(x), _layout_of(x), target, number, a, b, None, None, *options)
+        plan = _plan_of("POSITIONS", number, array.dtype_name(x), _layout_of(x), target, operands, *options)
     except (ValueError, LookupError):  # shapes do not fit, or these are no features
         return None
     if not plan.is_fit or (out is not None and not _are_apart(plan, addresses)):
@@ -251,18 +251,11 @@ def _turned(
     if in_place and turn.pairing != turn.out_pairing:  # features change places, which threads would overwrite unread
         x_view, in_place = x_view.copy(), False
     addresses = tuple([0 if view is None else device.address(view) for view in (x_view, y_view, *angles)])
+    scale = turn.scale if isinstance(turn.scale, float) else 1.0
+    options = scale, turn.inverse, turn[:2], in_place, _are_aligned(addresses)
+    number = _NUMBERS[array.dtype_name(angles[0])]
     plan = _plan_of(
-        source,
-        array.dtype_name(x),
-        _layout_of(x_view),
-        _layout_of(y_view),
-        _NUMBERS[array.dtype_name(angles[0])],
-        *layouts,
-        turn.scale if isinstance(turn.scale, float) else 1.0,
-        turn.inverse,
-        (turn.pairing, turn.out_pairing),
-        in_place,
-        _are_aligned(addresses),
+        source, number, array.dtype_name(x), _layout_of(x_view), _layout_of(y_view), tuple(layouts), *options
     )
     _launch(plan, addresses, 0)
     array.library(result).mark_modified(result)
@@ -284,21 +277,9 @@ def _launch(plan: _LaunchPlan, addresses: tuple[int, ...], position: int) -> Non
 
 @lru_cache(maxsize=512)
 def _plan_of(
-    source: str,
-    dtype: str,
-    x: Layout,
-    y: Layout | None,
-    number: str,
-    a: Layout,
-    b: Layout | None,
-    c: Layout | None,
-    e: Layout | None,
-    scale: float,
-    inverse: bool,
-    pairings: tuple[str, str],
-    in_place: bool,
-    aligned: bool,
-) -> _LaunchPlan:
+    source: str, number: str, dtype: str, x: Layout, y: Layout | None, angles: Any,
+    scale: float, inverse: bool, pairings: tuple[str, str], in_place: bool, aligned: bool,
+) -> _LaunchPlan:  # fmt: skip
     """Return the plan for features of a dtype and layout.
 
     Parameters
@@ -309,8 +290,8 @@ def _plan_of(
         Of the features.
     x, y : layouts
         Of the features and of the result, which is new and dense unless given.
-    a, b, c, e : layouts
-        As in `layout.operands_of`.
+    angles : layouts
+        Those of a, b, c and e, as in `layout.operands_of`.
     aligned : bool
         Whether the addresses of x and y are multiples of 16.
 
@@ -319,23 +300,36 @@ def _plan_of(
     ValueError
         Where shapes do not fit together; whoever calls it words the error.
     """
-    operands, (feature, size) = layout.operands_of(source == "POSITIONS", a, b, c, e), _FEATURES[dtype]
-    leading = np.broadcast_shapes(x[0][:-1], *(shape for shape, _, _ in operands.rows))
-    shape, rest = (*leading, x[0][-1]), x[0][-1] - 2 * operands.blocks
+    operands, (feature, size) = layout.operands_of(source == "POSITIONS", *angles), _FEATURES[dtype]
+    blocks, columns = operands.blocks, [row[:2] for row in operands.rows]
+    shape, rest = (*np.broadcast_shapes(x[0][:-1], *[shape for shape, _ in columns]), x[0][-1]), x[0][-1] - 2 * blocks
     is_fit = shape == x[0] and rest >= 0 and rest % 2 == 0 and set(pairings) <= set(PAIRINGS)
     if y is not None:
         is_fit = is_fit and y[0] == shape and _is_nested(y, size)
         is_fit = is_fit and not (in_place and (x != y or pairings[0] != pairings[1]))
     y_strides = layout.dense(shape, size) if y is None else y[1]
-    plan, (outer, shared), width = _walk(size, (*x, y_strides), shape, operands, pairings, in_place, aligned)
+    axes = layout.walk_axes(shape[:-1], (x[0][:-1], x[1][:-1]), y_strides[:-1], columns)
+    steps = [axis[i] for axis in (*axes[0], *axes[1]) for i in (layout.X, layout.Y)]
+    whole = aligned and x[1][-1] == y_strides[-1] == size and not any([s % _CHUNK for s in (*steps, blocks * size)])
+    width = _CHUNK // size if whole else 1  # blocks that a thread turns: 1, or 16 bytes of them
+    plan = np.zeros((), ROTATION)
     plan["scale"], plan["inverse"] = 1.0 / scale if inverse else scale, inverse
+    plan["position_axes"], (plan["a_axis"], plan["b_axis"]) = operands.axes, operands.axis_steps
+    plan["a_block"], plan["b_block"], plan["c_block"], plan["e_block"] = [step for _, _, step in operands.rows]
+    plan["blocks"], plan["features"], plan["copied_whole"] = blocks, shape[-1], whole
+    for name, stride, pairing in zip("xy", (x[1][-1], y_strides[-1]), pairings, strict=True):
+        paired = pairing == "interleaved"
+        plan[f"{name}_feature"] = stride
+        plan[f"{name}_block"], plan[f"{name}_second"] = (2 * stride, stride) if paired else (stride, blocks * stride)
+    plan["turning"] = turning = -(-blocks // width)
+    plan["units"] = units = turning + (0 if in_place else -(-rest // (2 * width)))
     launches = []
-    for offsets, outer_axes, shared_axes in _pieces((0,) * 6, tuple(outer), tuple(shared), int(plan["units"])):
+    for offsets, outer_axes, shared_axes in _pieces((0,) * 6, tuple(axes[0]), tuple(axes[1]), units):
         piece = plan.copy()
         at_once = 2 * width * size * (2 if size == 4 or source == "PHASES" else 4)  # bytes that a thread reads
         threads = _share_out(piece, outer_axes, shared_axes, at_once)
         launches.append((f"rotate<{feature}, {width}, {source}, {number}>", piece, offsets, -(-threads // _THREADS)))
-    layouts = (x, size), ((shape, y_strides), size), (a, 8), (b or ((), ()), 8)
+    layouts = (x, size), ((shape, y_strides), size), (angles[0], 8), (angles[1] or ((), ()), 8)
     extents = tuple([_extent(shape, strides, size) for (shape, strides), size in layouts])
     return _LaunchPlan(shape, is_fit, extents, tuple(launches))
 
@@ -353,38 +347,6 @@ def _extent(shape: tuple[int, ...], strides: Strides, size: int) -> tuple[int, i
     """First byte of a layout, and the one after the last, from its first element."""
     ends = [step * (length - 1) for step, length in zip(strides, shape, strict=True)]
     return sum([min(end, 0) for end in ends]), sum([max(end, 0) for end in ends]) + size
-
-
-def _walk(
-    size: int,
-    features: tuple[tuple[int, ...], Strides, Strides],
-    shape: tuple[int, ...],
-    operands: Operands,
-    pairings: tuple[str, str],
-    in_place: bool,
-    aligned: bool,
-) -> tuple[np.ndarray, tuple[list[Axis], list[Axis]], int]:
-    """Return a plan without rows, the axes of its rows, and how many blocks a thread turns: 1, or 16 bytes of them."""
-    x_shape, x_strides, y_strides = features
-    columns = [row[:2] for row in operands.rows]
-    outer, shared = layout.walk_axes(shape[:-1], (x_shape[:-1], x_strides[:-1]), y_strides[:-1], columns)
-    blocks, whole = operands.blocks, aligned and x_strides[-1] == y_strides[-1] == size
-    whole = whole and all(axis[i] % _CHUNK == 0 for axis in (*outer, *shared) for i in (layout.X, layout.Y))
-    whole = whole and blocks * size % _CHUNK == 0
-    width = _CHUNK // size if whole else 1
-
-    plan = np.zeros((), ROTATION)
-    plan["position_axes"], (plan["a_axis"], plan["b_axis"]) = operands.axes, operands.axis_steps
-    plan["a_block"], plan["b_block"], plan["c_block"], plan["e_block"] = [step for _, _, step in operands.rows]
-    plan["blocks"], plan["features"], plan["copied_whole"] = blocks, shape[-1], whole
-    for name, stride, pairing in zip("xy", (x_strides[-1], y_strides[-1]), pairings, strict=True):
-        paired = pairing == "interleaved"
-        plan[f"{name}_feature"] = stride
-        plan[f"{name}_block"], plan[f"{name}_second"] = (2 * stride, stride) if paired else (stride, blocks * stride)
-    plan["turning"] = turning = -(-blocks // width)
-    copied = 0 if in_place else shape[-1] - 2 * blocks
-    plan["units"] = turning + -(-copied // (2 * width))
-    return plan, (outer, shared), width
 
 
 def _share_out(plan: np.ndarray, outer: tuple[Axis, ...], shared: tuple[Axis, ...], at_once: int) -> int:

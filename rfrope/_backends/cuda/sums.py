@@ -151,14 +151,8 @@ def _direct(omega: Any, lags: Any, kind: str, mean: Any, squares: Any = None, fa
     device.launch("sums", f"merge_parts<{kind}>", -(-n_heads * n_lags // _THREADS), _THREADS, last)
 
 
-def _head_axes(omega: Any, lags: Any) -> list[tuple[int, int, int]]:
+def _head_axes(omega: Any, lags: Any) -> list[tuple[int, ...]]:
     """Leading axes: their lengths, and the strides of frequencies and lags, neighbours being merged where they can."""
     leading = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
     strides = (layout.broadcast_strides(v.shape[:-2], v.strides[:-2], leading) for v in (omega, lags))
-    axes: list[tuple[int, int, int]] = []
-    for length, *steps in zip(leading, *strides, strict=True):
-        if axes and all(above == length * step for above, step in zip(axes[-1][1:], steps, strict=True)):
-            length *= axes.pop()[0]
-        if length != 1:
-            axes.append((length, *steps))
-    return axes
+    return layout.joined(axis for axis in zip(leading, *strides, strict=True) if axis[0] != 1)
