@@ -322,10 +322,10 @@ def compare(
     if not (readings := find_readings(engines)):
         raise ValueError("engines is empty; expected at least one name")
     length = None if seq_len is None else whole("seq_len", seq_len, 1)
-    found = [(rope, part.part.held) for part in read_parts(raw) for rope in part.ropes.values()]
     ropes = [
-        _compare_rope(_describe(rope, raw, held, one), readings)
-        for rope, held in found
+        _compare_rope(_describe(rope, raw, part.part.held, one), readings)
+        for part in read_parts(raw)
+        for rope in part.ropes.values()
         for one in (choose_lengths(rope) or (1,) if length is None else (length,))
     ]
     return Comparison(tuple(ropes))

@@ -179,12 +179,14 @@ def _read_values(rule: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
     """Return the values of the keys that an engine reads, with what it takes in place of others."""
     has_original = config.has_original
     reads = rule["reads"] if has_original else (*rule["reads"], rule.get("else"))
-    values = {key: value for key, value in config.values.items() if key in reads and value is not None}
-    sets = rule.get("sets", {})
-    if _KEY in sets and not has_original:
-        values.pop(_KEY, None)
+    sets, forced = rule.get("sets", {}), _BESIDE if has_original else (*_BESIDE, _KEY)
+    values = {
+        key: value
+        for key, value in config.values.items()
+        if key in reads and value is not None and not (key in sets and key in forced)
+    }
     part = config.rope.source.rope_parameters.get("partial_rotary_factor", 1.0)  # with the defaults of transformers
-    values = {"partial_rotary_factor": part, **sets, **values} | {key: sets[key] for key in _BESIDE if key in sets}
+    values = {"partial_rotary_factor": part, **sets, **values}
     if sets.get("partial_rotary_factor", 1.0) != 1.0:  # a width under a key of its own
         values["partial_rotary_factor"] = part
     if rule.get("both"):
