@@ -192,25 +192,16 @@ def pair_covariances(kernel: Kernel, design: str, n: int, lags: np.ndarray) -> P
         both = (np.repeat(one[:, None], len(rows), axis=1) for one in (square - fall * fall, square - 2.0 * fall))
         return Pairs(rows, *both)
     if name == "stratified":
-        covariance = _stratified_covariance(kernel, n, lags)
+        # two blocks in two strata of every axis, any two with equal probability: on one axis -s^2 / (n - 1), s^2 being
+        # the variance of the strata's means; signs are independent, so cosines of sums become products over the axes
+        covariance, product = np.zeros(len(lags)), np.ones(len(lags))
+        for line in find_lines(kernel, name):
+            means, fall = line.means(lags, n)
+            apart, phi = -np.var(means, axis=1) / (n - 1.0), (1.0 - fall) ** 2
+            covariance, product = covariance * (phi + apart) + product * apart, product * phi
     else:  # all blocks lie at one random place of their strata: the mean kernel's variance is that over this place
         (line,) = find_lines(kernel, "shifted")
         fall, square = kernel.one_minus_cos_moments(lags, np)
         covariance = (n * line.lattice_variance(lags, n) - (square - fall * fall)) / (n - 1.0)
     # all pairs are alike, and signs independent
     return Pairs(np.ones((1, n)), covariance[:, None], np.zeros((len(lags), 1)))
-
-
-def _stratified_covariance(kernel: Kernel, n: int, lags: np.ndarray) -> np.ndarray:
-    """Covariance of two blocks in two strata of every axis, any two with equal probability, independent there.
-
-    On one axis the covariance is ``-s^2 / (n - 1)``, s^2 being the variance of the strata's means. Signs of the axes
-    are independent, so that cosines of a sum of phases become products over the axes.
-    """
-    apart, square = np.zeros(len(lags)), np.ones(len(lags))
-    for line in find_lines(kernel, "stratified"):
-        means, fall = line.means(lags, n)
-        covariance = -np.var(means, axis=1) / (n - 1.0)
-        phi = (1.0 - fall) ** 2
-        apart, square = apart * (phi + covariance) + square * covariance, square * phi
-    return apart

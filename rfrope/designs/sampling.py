@@ -50,13 +50,11 @@ class Design:
     fitted: bool = False
 
 
-_RECORDS = (
-    *(Design(name, randomised=True) for name in sets.POINTS | sets.FREQUENCIES),
-    Design("balanced", randomised=True, fitted=True),
-    Design("quantile", randomised=False),
-    Design("optimised", randomised=False, fitted=True),
-)
-_BY_NAME = {record.name: record for record in _RECORDS}
+_RECORDS = {name: Design(name, randomised=True) for name in sets.POINTS | sets.FREQUENCIES} | {
+    "balanced": Design("balanced", randomised=True, fitted=True),
+    "quantile": Design("quantile", randomised=False),
+    "optimised": Design("optimised", randomised=False, fitted=True),
+}
 
 
 def records() -> tuple[Design, ...]:
@@ -75,7 +73,7 @@ def records() -> tuple[Design, ...]:
     >>> [record.name for record in records() if not record.randomised]
     ['quantile', 'optimised']
     """
-    return _RECORDS
+    return tuple(_RECORDS.values())
 
 
 def names() -> tuple[str, ...]:
@@ -94,7 +92,7 @@ def names() -> tuple[str, ...]:
     >>> names()[:3]
     ('iid', 'stratified', 'shifted')
     """
-    return tuple(_BY_NAME)
+    return tuple(_RECORDS)
 
 
 def sample(
@@ -203,7 +201,7 @@ def sample(
     _check_size(kernels[0], n_blocks, max(streams, len(kernels)))
     reach = read_fit(kernels[0], design, n_blocks, max_lag, norm)
     array.check_float_dtype(dtype, array.named_namespace(xp))
-    key = random.key_from_rng(rng) if _BY_NAME[chosen[0]].randomised else None
+    key = random.key_from_rng(rng) if _RECORDS[chosen[0]].randomised else None
     each = 1 if several else streams
     found = []
     for head, (one, name) in enumerate(zip(kernels, chosen, strict=True)):
@@ -303,7 +301,7 @@ def design(
     lengths = read_range(kernels[0], context, "context", minimum=2)
     reach = tuple(length - 1 for length in lengths)
     chosen = {check_design(design, each) for each in kernels}
-    seed = _seed(rng) if any(record.randomised for record in records() if record.name in chosen) else None
+    seed = _seed(rng) if any(_RECORDS[name].randomised for name in chosen) else None
     norm = norm or "rms" if design == "optimised" else norm
     made = sample(
         kernels if several else kernels[0],
@@ -403,7 +401,7 @@ def _check_size(kernel: Kernel, n_blocks: int, heads: int) -> None:
 
 def check_design(design: str, kernel: Kernel) -> str:
     """Return the name of a design, "auto" resolved; refuse one that the kernel does not allow."""
-    choice("design", design, (*_BY_NAME, "auto"))
+    choice("design", design, (*_RECORDS, "auto"))
     if design == "auto":
         return "sobol" if kernel.ndim > 1 else "stratified"
     if design == "orthogonal":
@@ -413,9 +411,9 @@ def check_design(design: str, kernel: Kernel) -> str:
 
 def check_randomised(design: str, kernel: Kernel) -> str:
     """Return the name as `check_design`; refuse a design without randomness, or one fitted to a range."""
-    record = _BY_NAME[check_design(design, kernel)]
+    record = _RECORDS[check_design(design, kernel)]
     if record.fitted or not record.randomised:
-        free = ", ".join(repr(each.name) for each in _RECORDS if each.randomised and not each.fitted)
+        free = ", ".join(repr(each.name) for each in records() if each.randomised and not each.fitted)
         why = "which is deterministic or fitted to a range of lags"
         raise ValueError(f"design is {show(design)}, {why}; expected 'auto' or one of {free}")
     return record.name
