@@ -43,10 +43,10 @@ class Numbers(NamedTuple):
         """Look at an array; None where it is not dense float64 of finite numbers, of at most 2**500."""
         if type(values) is not np.ndarray or values.dtype != _DOUBLE or not values.flags.c_contiguous:
             return None
-        at = values.shape, values.strides
-        address, smallest, largest = loops.checked_address(values if len(at[0]) == 1 else values.reshape(-1))
+        address, smallest, largest = loops.checked_address(values if values.ndim == 1 else values.reshape(-1))
         if not largest <= LARGEST or address % 8:
             return None
+        at = values.shape, values.strides
         return tuple.__new__(cls, (values, address, smallest, largest, at))  # half the time of the class itself
 
     @classmethod
@@ -93,8 +93,8 @@ def turned_at_once(
         dtype, shape, scale = _FEATURES.get(x.dtype, ""), x.shape, turn[2]
         strides = None if x.flags.carray else x.strides
     c, e, signed = _NOTHING, _NOTHING, kind == "polar" and turn[3] is turn[4] is False
-    may_be_apart = out is None and not signed
-    if dtype not in DTYPES or not (strides is None or may_be_apart) or (read := _read_operands(kind, a, b)) is None:
+    may_be_apart = strides is None or (out is None and not signed)
+    if dtype not in DTYPES or not may_be_apart or (read := _read_operands(kind, a, b)) is None:
         return None
     if shift is not None or type(scale) is not float:
         c, e, scale = _read_shift_and_scale(shift, scale)
@@ -104,15 +104,19 @@ def turned_at_once(
     if plan is None or not (out is None or _is_fit(out, x, plan, operands, source)):
         return None
     y = out if out is not None else x.new_empty(*plan.shape) if is_tensor else np.empty(plan.shape, x.dtype)
-    part = MISSED * 2.0**24 / max(b.largest, 1.0) if source == layout.POSITIONS and a.dtype == _SINGLE else LARGEST
+    is_array = type(a) is np.ndarray
+    part = MISSED * 2.0**24 / max(b.largest, 1.0) if is_array and a.dtype == _SINGLE else LARGEST
     after = b.values.nbytes, b.address, c.address, e.address, scale, plan.like, part
-    if not _turn(plan, x, y, a, after, strides is None, signed):
+    if is_tensor or strides is not None or not is_array:
+        is_turned = _turn(plan, x, y, a, after, out, signed)
+    else:
+        views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
+        is_turned = not (signed and has_sign(x)) and loops.turn_dense(*plan.dense, *views, a, *after)
+    if not is_turned:
         return None
     if last is not None and not signed and (is_tensor or strides is None):
         known = x.dtype, x.shape, a.dtype, a.shape, turn[3]
         last[0] = plan, (*known, x.stride()) if is_tensor else known, after, (None, *operands[1:])
-    if out is not None and is_tensor:
-        array.library(out).mark_modified(out)
     return y
 
 
@@ -201,7 +205,7 @@ def _find_plan(
         plan = plan_of(dtype, x, None, source, angles, (pairing, out_pairing, inverse, softplus))
     except ValueError:  # shapes do not fit, or there is no such pairing
         return None
-    return plan if plan.is_fit and plan.is_small and plan.elements else None
+    return plan if plan.is_fit else None
 
 
 def _is_fit(out: Any, x: Any, plan: RotationPlan, operands: tuple[Any, ...], source: int) -> bool:
@@ -225,26 +229,27 @@ def _is_fit(out: Any, x: Any, plan: RotationPlan, operands: tuple[Any, ...], sou
     return not any([np.may_share_memory(array.view_as_numpy(out), values) for values in read])
 
 
-def _turn(plan: RotationPlan, x: Any, y: Any, a: Any, after: tuple[Any, ...], is_dense: bool, signed: bool) -> bool:
-    """Turn features whose layout the plan was made for, by positions or what is in their place; False if not fit.
+def _turn(plan: RotationPlan, x: Any, y: Any, a: Any, after: tuple[Any, ...], out: Any, signed: bool) -> bool:
+    """Turn features at their addresses, by positions or what is in their place; False if not fit.
 
-    Where they are not dense, y is new. If `signed`, they are magnitudes, of which none may be negative.
+    If `signed`, they are magnitudes, of which none may be negative.
     """
-    if type(x) is not np.ndarray:
+    if type(x) is np.ndarray:
+        at = [x.ctypes.data, y.ctypes.data]
+    else:
         try:
             at = [x.data_ptr(), y.data_ptr()]
         except RuntimeError:  # without memory, as gradients that torch takes for a batch of them
             return False
     if signed and has_sign(array.view_as_numpy(x)):
         return False
-    if type(x) is np.ndarray and is_dense and type(a) is np.ndarray:
-        views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
-        return loops.turn_dense(*plan.dense, *views, a, *after)
-    if type(x) is np.ndarray:
-        at = [x.ctypes.data, y.ctypes.data]
     if type(a) is np.ndarray:
-        return loops.turn_dense_at(*plan.dense, *at, a, *after[1:])
-    return loops.turn_by_numbers(*plan.dense, *at, a.address, *after[1:-1])
+        is_turned = loops.turn_dense_at(*plan.dense, *at, a, *after[1:])
+    else:
+        is_turned = loops.turn_by_numbers(*plan.dense, *at, a.address, *after[1:-1])
+    if is_turned and out is not None and type(out) is not np.ndarray:
+        array.library(out).mark_modified(out)
+    return is_turned
 
 
 def has_sign(values: np.ndarray) -> bool:

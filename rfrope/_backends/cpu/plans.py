@@ -43,11 +43,9 @@ class RotationPlan(NamedTuple):
         Addresses of `rotation_loops.turn` for such elements and of the first table; and `items`.
     elements, items : int
         Features of the result, and items of work, which threads may share.
-    is_small : bool
-        Whether one thread does it at once.
     is_fit : bool
-        Whether it is what `rotate` or `rotate_polar` may ask for: D blocks that fit, and phases that leave the leading
-        axes of features as they are.
+        Whether one thread does it at once, and it is what `rotate` or `rotate_polar` may ask for: D blocks that fit,
+        and phases that leave the leading axes of features as they are.
     may_stream : bool
         Whether a large result elsewhere may go past the caches, in pieces of 16 bytes.
     tables : numpy.ndarray, int64
@@ -60,7 +58,6 @@ class RotationPlan(NamedTuple):
     dense: tuple[int, int, int]
     elements: int
     items: int
-    is_small: bool
     is_fit: bool
     may_stream: bool
     tables: np.ndarray
@@ -107,6 +104,7 @@ def plan_of(dtype: str, x: Layout, y: Strides | None, kind: int, angles: Any, op
     y = layout.dense(shape, size) if y is None else y
     elements = math.prod(shape)
     is_large = y[-1] == size and elements * size >= _STREAMED_BYTES
+    is_small = 0 < elements < 2 * THREAD_ELEMENTS and elements * size < _STREAMED_BYTES
     in_pieces = not any([step % 16 for step in (blocks * size, rest * size, *y[:-1])])
     tables, items = np.zeros((2, 1), np.int64), 0
     if elements:
@@ -125,8 +123,7 @@ def plan_of(dtype: str, x: Layout, y: Strides | None, kind: int, angles: Any, op
         (address_of(loops.turn, turn_types(typeof(like))), tables.ctypes.data, items),
         elements,
         items,
-        elements < 2 * THREAD_ELEMENTS and elements * size < _STREAMED_BYTES,
-        leading == x[0][:-1] and (rest == 0 if is_polar else rest >= 0 and shape[-1] % 2 == 0),
+        is_small and leading == x[0][:-1] and (rest == 0 if is_polar else rest >= 0 and shape[-1] % 2 == 0),
         is_large and in_pieces,
         tables,
     )
