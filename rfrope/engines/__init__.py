@@ -45,7 +45,7 @@ def names() -> list[str]:
     Examples
     --------
     >>> names()[:3]
-    ['transformers', 'DeepSpeed', 'diffusers']
+    ['transformers', 'diffusers', 'exllamav3']
     """
     return [engine.name for engine in records()]
 

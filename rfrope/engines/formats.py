@@ -1,4 +1,4 @@
-"""Formats shared by several engines: YaRN's keys, ladder divisors in longrope's keys, tables, phases; their errors."""
+"""Formats shared by several engines: YaRN's keys, ladder divisors in longrope's keys, tables; their errors."""
 
 from __future__ import annotations
 
@@ -89,12 +89,6 @@ def make_cache(request: ExportRequest) -> dict[str, Any]:
     made: dict[str, Any] = {"cos_sin_cache": np.concatenate(request.table(), axis=-1)}
     made |= {} if request.heads is None else {"heads": request.heads, "first_rows": request.first_rows}
     return made | {"head_size": request.rope.head_dim, "is_neox": not request.interleaved}
-
-
-def make_phases(request: ExportRequest) -> np.ndarray:
-    """Return phases without whole turns, ``(rows, D)``, which float32 resolves at far positions, too."""
-    cos, sin = request.exact_table()
-    return np.arctan2(sin, cos).astype(np.float32)
 
 
 def _powers(request: ExportRequest) -> np.ndarray:

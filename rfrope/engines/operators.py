@@ -10,9 +10,6 @@ import numpy as np
 from rfrope.engines import formats
 from rfrope.engines.record import Arithmetic, ExportRequest, make_engine
 
-_FAST = 2.0**-21.19  # largest error of CUDA's __cosf in half a turn, and of __sinf at most; CUDA C++ Programming Guide
-_LANE = 8  # features that a lane of DeepSpeed's kernel holds, and both halves are whole lanes
-
 
 def _double(x: np.ndarray, interleaved: bool) -> np.ndarray:
     """Return one number for each feature, from one for each block."""
@@ -68,8 +65,9 @@ ONNX = make_engine("ONNX", _make_node, formats.round_once)
 
 
 def _make_phases(request: ExportRequest) -> dict[str, Any]:
-    """Return phases ``(S, 1, 1, d)``, or with one set per head ``(H S, 1, 1, d)`` and the first row of each."""
-    phases = formats.make_phases(request)
+    """Return phases below a turn, ``(S, 1, 1, d)``, or for one set per head ``(H S, 1, 1, d)`` and first rows."""
+    cos, sin = request.exact_table()
+    phases = np.arctan2(sin, cos).astype(np.float32)  # float32 resolves them at far positions, too
     made = {"freqs": _double(phases, request.interleaved)[:, None, None, :], "interleaved": request.interleaved}
     return made if request.heads is None else made | {"heads": request.heads, "start_positions": request.first_rows}
 
@@ -110,35 +108,6 @@ def _refuse_halves(request: ExportRequest) -> str:
 
 
 DIFFUSERS = make_engine("diffusers", _make_padded, formats.round_once, _refuse_halves)
-
-
-def _make_turns(request: ExportRequest) -> dict[str, Any]:
-    """Return phases ``(1, S, D)``, or ``(H, S, D)`` for sets of each head: exllamav3's kernel takes one per text."""
-    phases = formats.make_phases(request).reshape(request.heads or 1, request.context or 0, -1)
-    style = 1 if request.interleaved else 2  # GPTJ or NEOX of its RopeStyle
-    return {"inv_freq": phases, "attn_factor": request.rope.attention_factor, "rope_style": style}
-
-
-EXLLAMA = make_engine(
-    "exllamav3",
-    _make_turns,
-    # phases of at most half a turn, their cos and sin, and the product with the factor
-    lambda request, made: Arithmetic(None, 0.0, np.pi * formats.ULP + _FAST + formats.ULP),
-)
-
-
-def _refuse_lanes(request: ExportRequest) -> str:
-    width = request.rope.rotary_dim
-    return "" if width % (2 * _LANE) == 0 else f"it turns multiples of {2 * _LANE} features, and the Rope turns {width}"
-
-
-DEEPSPEED = make_engine(
-    "DeepSpeed",
-    lambda request: {"inverse_freqs": request.rope.frequencies.astype(np.float32)},
-    # a float32 product, its product with 1/(2 pi) in ``__cosf``, and that itself
-    lambda request, made: Arithmetic(made["inverse_freqs"].astype(np.float64), 4.0 * formats.ULP, 2.0**-21),
-    _refuse_lanes,
-)
 
 
 # -- plain files -------------------------------------------------------------------------------------------------------

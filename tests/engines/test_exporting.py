@@ -252,13 +252,13 @@ def test_negative_frequencies_lose_what_positive_ones_do(engine, exact):
 WHOLE = {"no factor", "ladder"}
 CARRIED = {
     **{engine: {"plain", "partial", "learned", *WHOLE} for engine in ("transformers", "vLLM", "SGLang")},
-    **{engine: WHOLE for engine in ("TensorRT-LLM", "DeepSpeed")},
+    "TensorRT-LLM": WHOLE,
     **{engine: {"interleaved, no factor", *WHOLE} for engine in ("MLX", "TransformerEngine")},
     "MLX-LM": {"learned", *WHOLE},
     "llama.cpp": {"plain", "interleaved", "interleaved, no factor", "learned", *WHOLE},
     "Liger-Kernel": {"plain", "learned", *WHOLE},
     "diffusers": set(KINDS) - {"partial"},
-    **{one: set(KINDS) for one in ("exllamav3", "flash-attn", "FlashInfer", "LMCache", "ONNX", "vLLM operator", *ANY)},
+    **{one: set(KINDS) for one in ("flash-attn", "FlashInfer", "LMCache", "ONNX", "vLLM operator", *ANY)},
 }
 
 

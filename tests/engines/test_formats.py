@@ -45,13 +45,6 @@ def read_rows(engine: str, made: dict[str, Any], rows: np.ndarray) -> tuple[np.n
             half = whole.shape[1] // 2  # its rotary_dim / 2
             places = rows[:, None] * 2 * half + np.arange(2 * half)
             cos, sin = whole.reshape(-1)[places].reshape(-1, 2, half).swapaxes(0, 1)
-        case "exllamav3":  # its kernel's index, of phases that it knows by their place in memory alone
-            phases, neighbours = made["inv_freq"], made["rope_style"] == 1
-            found = phases.reshape(-1)[rows[:, None] * phases.shape[-1] + np.arange(phases.shape[-1])]
-            cos, sin = made["attn_factor"] * np.cos(found), made["attn_factor"] * np.sin(found)
-        case "DeepSpeed":  # inv_freq[neuron % half]
-            phases, neighbours = rows[:, None].astype(np.float32) * made["inverse_freqs"], False
-            cos, sin = np.cos(phases), np.sin(phases)
         case "TransformerEngine":
             phases = made["freqs"][rows, 0, 0]
             return np.cos(phases), np.sin(phases), made["interleaved"]
@@ -152,22 +145,18 @@ def by_mlx_lm(made: dict[str, Any], x: np.ndarray, positions: np.ndarray) -> np.
     return np.concatenate([row[0] for row in rows], axis=1)
 
 
-TABLES = ("diffusers", "exllamav3", "flash-attn", "FlashInfer", "Liger-Kernel", "TransformerEngine", "vLLM operator")
+TABLES = ("diffusers", "flash-attn", "FlashInfer", "Liger-Kernel", "TransformerEngine", "vLLM operator")
 RUN = {
     **{"transformers": by_transformers, "vLLM": by_vllm, "vLLM operator": by_vllm_operator, "diffusers": by_diffusers},
     **{"Liger-Kernel": by_liger, "MLX": by_mlx, "MLX-LM": by_mlx_lm},
 }
-FORMULAS = {engine: by_formula(engine) for engine in (*TABLES, "DeepSpeed")}
+FORMULAS = {engine: by_formula(engine) for engine in TABLES}
 TURNS = [(engine, turned) for found in (FORMULAS, RUN) for engine, turned in found.items()]
-PARTS = {"diffusers": "interleaved, in part", "DeepSpeed": "no factor, in part"}
-ROPES = KINDS | {
-    "interleaved, in part": lambda seed: replace(KINDS["interleaved"](seed), head_dim=24),
-    "no factor, in part": lambda seed: replace(KINDS["no factor"](seed), head_dim=64),
-}
+ROPES = KINDS | {"interleaved, in part": lambda seed: replace(KINDS["interleaved"](seed), head_dim=24)}
 CASES = [
     pytest.param(engine, turned, kind, id=f"{engine}, {kind}, {turned.__name__}")
     for engine, turned in TURNS
-    for kind in (*carried_by(engine), *filter(None, [PARTS.get(engine)]))
+    for kind in (*carried_by(engine), *(["interleaved, in part"] if engine == "diffusers" else []))
 ]
 
 
@@ -223,9 +212,6 @@ def find_rows(engine: str, made: dict[str, Any], at: np.ndarray) -> tuple[dict[s
             return made, made["start_positions"][:, None] + at
         case "FlashInfer" | "vLLM operator":  # tokens H of them, each with one head
             return made, made["first_rows"][:, None] + at
-        case "exllamav3":  # ``inv_freq[batch stride + pos D + t]``
-            tiled = made | {"inv_freq": np.tile(made["inv_freq"], (TEXTS, 1, 1))}
-            return tiled, np.arange(TEXTS * HEADS).reshape(TEXTS, HEADS, 1) * (TOKENS + 5) + at
         case "Liger-Kernel":  # row ``batch_idx (sl row) + cos_row_idx row`` of contiguous tables; heads are texts to it
             tiled = {name: np.tile(made[name][:, :TOKENS], (TEXTS, 1, 1)) for name in ("cos", "sin")}
             return tiled, np.arange(TEXTS * HEADS).reshape(TEXTS, HEADS, 1) * TOKENS + at
@@ -285,6 +271,6 @@ def test_keys_that_lmcache_moves(pairing):
 def test_bounds_of_several_heads_are_those_of_the_worst():
     rope = many(factor=1.0)
     alone = [replace(rope, frequencies=one) for one in rope.frequencies[..., 0]]
-    for engine in ("flash-attn", "TransformerEngine", "exllamav3"):
+    for engine in ("flash-attn", "TransformerEngine"):
         told, each = engines.rounding(rope, engine), [engines.rounding(one, engine) for one in alone]
         assert (told.kernel, told.table) == (max(one.kernel for one in each), max(one.table for one in each))

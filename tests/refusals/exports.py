@@ -35,7 +35,6 @@ CARRIED = [  # the Rope, the engine, and why it does not carry it
     (replace(GLM, pairing="half"), "transformers", "the class of 'glm4' pairs 'interleaved', and the Rope 'half'"),
     (replace(LLAMA, head_dim=24), "transformers", "the class of 'llama' turns whole heads, and the Rope turns 16"),
     (WIDER, "Liger-Kernel", "it turns whole heads, and the Rope turns 16 features"),
-    (Rope(np.ones(4), context=8), "DeepSpeed", "it turns multiples of 16 features, and the Rope turns 8"),
     (WIDER, "llama.cpp", "llama turns whole heads, and the Rope turns 16 features of 24"),
 ]
 
