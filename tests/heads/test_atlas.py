@@ -137,17 +137,6 @@ def test_a_head_of_position_alone_is_explained_by_the_lag_and_one_of_content_is_
     np.testing.assert_allclose(found.curve.value[1], found.by_lag.value[1], atol=1e-12)
 
 
-def test_the_part_that_the_lag_explains_has_no_bias_where_documents_are_few():
-    """The mean over many small sets is 0 within its error; squares of means alone would be far above it."""
-    rng, values = np.random.default_rng(6), []
-    for _ in range(4):
-        q, k = drawn(rng, 3, 12, tokens=12)
-        values.append(heads.atlas(q, k, OMEGA, skip=0).lag_explained.value)
-    values = np.concatenate(values)
-    assert abs(np.mean(values)) <= 4.5 * np.std(values) / math.sqrt(values.size)
-    assert np.std(values) / math.sqrt(values.size) < 0.02
-
-
 def test_the_curve_is_the_profile_of_the_means_at_each_lag():
     q, k = drawn(np.random.default_rng(7), 3)
     plant(q, 2, 1.0 + 2.0j)

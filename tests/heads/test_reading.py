@@ -98,20 +98,6 @@ def test_one_token_has_no_standard_error(n, m):
     assert (bool(np.isnan(found.stderr[0])), bool(found.spread[0] >= 0.0)) == (True, True)
 
 
-def test_standard_errors_count_degrees_of_freedom():
-    """Tokens that are there c times leave every mean square as it was: two numbers of them tell a third."""
-    rng, n, omega = np.random.default_rng(0), 5, rfrope.geometric(4)
-    q, k = 1.0 + rng.standard_normal((2, n, 8))
-    squares = [
-        float(heads.profile(np.tile(q, (c, 1)), np.tile(k, (c, 1)), 2.0, omega, paired=False).stderr) ** 2
-        for c in (1, 2, 3)
-    ]
-    rows = np.array([[1.0 / (c * n - 1.0), -1.0 / (c * n - 1.0) ** 2] for c in (1, 2, 3)])
-    apart, joint = np.linalg.solve(rows[:2], squares[:2])
-    assert joint > 0.0
-    assert squares[2] == pytest.approx(float(rows[2] @ [apart, joint]), rel=1e-9)
-
-
 def test_gradients_where_nothing_varies_are_zero_and_not_nan(torch):
     q, k = (torch.tensor(np.full((3, 8), value), requires_grad=True) for value in (0.5, 0.25))
     found = heads.profile(q, k, torch.tensor([0.0, -1.0]), torch.tensor(OMEGA))
