@@ -13,8 +13,8 @@ from rfrope.data.model_types import read_table
 from rfrope.rotation.rope import Rope
 from rfrope.scaling import registry
 
-_ASIDE = ("quantization_config", "compression_config", "generation_config")  # do not say how a model rotates
-_OPAQUE = (*_ASIDE, "id2label", "label2id", "auto_map")
+# dicts that do not say how a model rotates
+_OPAQUE = ("quantization_config", "compression_config", "generation_config", "id2label", "label2id", "auto_map")
 _WORD = r"(?:[a-z0-9]*(?<!eu)(?<!t)(?<!g)(?<!p)rope|rope[a-z0-9]*|rotary|rot|yarn|d?ntk|nope|xpos|alibi|thetas?)"
 _LIKE = re.compile(
     rf"(?:.*_)?(?:{_WORD}|is_neox(?:_style)?|use_mla|inv_freq|low_freq_factor|(?:pos|position)_.*_type)(?:_.*)?"
@@ -153,16 +153,6 @@ def find_unread(held: Mapping[str, Any], facts: Facts, is_part: Callable[[Any, A
         agrees = _AGREES[kind["agrees"]](facts, _snake(key), value)
         if not agrees and not (value is False and kind["means"].startswith("a ")):
             yield Unread(path, value, kind["means"], kind["write"])
-
-
-def list_asides(held: Mapping[str, Any], is_part: Callable[[Any, Any], bool]) -> Iterator[str]:
-    """Yield remarks on keys like those of RoPE in unrelated dicts, and on scores scaled outside RoPE."""
-    for name in _ASIDE:
-        if isinstance(inner := held.get(name), Mapping):
-            for path, _, value in _walk(f"{name}.", inner, is_part, alone=True):
-                yield f"{path} is {show(value)}: {name} does not say how a model rotates, so it is not read."
-    if held.get("use_logn_attn") is True:
-        yield "use_logn_attn is True: code that reads it also scales scores by a log of the position, unlike any Rope."
 
 
 def _walk(

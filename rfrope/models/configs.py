@@ -14,7 +14,7 @@ from rfrope._core.arguments import flag, path_of, printable, show, whole
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
 from rfrope.models import layer_patterns
-from rfrope.models.accounting import Facts, find_unread, list_asides, read_pairing
+from rfrope.models.accounting import Facts, find_unread, read_pairing
 from rfrope.models.axial import DIFFUSERS, make_axial, make_diffusers
 from rfrope.models.gguf import find_file, find_gguf, read_gguf, translate_params
 from rfrope.models.parts import NAMES, Part, list_parameters
@@ -259,7 +259,7 @@ def _account(part: Part, parts: list[PartLayers]) -> None:
     named = [key for key in part.table.get("layers", {}).values() if isinstance(key, str)]
     ropes = tuple([rope for one in parts for rope in one.ropes.values()])
     facts = Facts(ropes, tuple(widths), frozenset(() if is_top else (*part.held.read, *named)))
-    unread, remarks = [], [*list_asides(part.held.held, _is_part)]
+    unread, remarks = [], list[str]()
     for one in find_unread(part.held.held, facts, _is_part):
         is_said = part.is_known and {*".["}.isdisjoint(one.path)  # not in a dict of this level
         if is_said and is_top:

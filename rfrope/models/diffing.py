@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rfrope._core import array
-from rfrope._core.arguments import path_of, positive, printable, show, whole
+from rfrope._core.arguments import path_of, printable, show, whole
 from rfrope._core.results import Result
 from rfrope.models.configs import is_config, perceives, read_rope
 from rfrope.models.gguf import REORDERED
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
-from rfrope.models.rewriting import SHARE, choose_lengths, first_difference, relative_error, shorten
+from rfrope.models.rewriting import choose_lengths, first_difference, relative_error, shorten
 from rfrope.rotation.rope import refuse_polar
 from rfrope.storage import SUFFIXES, load
 
@@ -77,8 +77,8 @@ class LayerDiff(Result):
         Largest relative difference of the new frequencies; infinite if their number differs, None if they are equal or
         a model has no RoPE there.
     differs_from : int or None
-        First distance within the attention window at which scores of equal content differ by the tolerance; 1 if the
-        pairing differs; None if there is none.
+        First distance within the attention window at which scores of equal content differ by 1 % of that at 0; 1
+        if the pairing differs; None if there is none.
     seq_len : int or None
         Number of positions in the text where they differ; None without a distance.
     is_compared : bool
@@ -133,8 +133,6 @@ class Diff(Result):
         Layers with changes.
     n_same : int
         Number of layer kinds without changes.
-    tolerance : float
-        Fraction of the score at distance 0 from which scores count as different.
     differs_from : int or None
         First distance at which any layer differs; None if none does, or if a part or its layers are new.
 
@@ -154,7 +152,6 @@ class Diff(Result):
 
     layers: tuple[LayerDiff, ...]
     n_same: int
-    tolerance: float
     differs_from: int | None = None
     _also = ("same",)
 
@@ -175,10 +172,10 @@ class Diff(Result):
 
     def _conclude(self) -> Iterator[str]:
         """Yield sentences on which scores were compared, and which were not."""
-        share, whats = f"by {100.0 * self.tolerance:g} %", {each.what for one in self.layers for each in one.changes}
-        last = f"no score of equal content differs {share} within the text."
+        whats = {each.what for one in self.layers for each in one.changes}
+        last = "no score of equal content differs by 1 % within the text."
         if self.differs_from is not None:
-            last = f"scores of equal content differ {share} first at distance {self.differs_from}."
+            last = f"scores of equal content differ by 1 % first at distance {self.differs_from}."
         comes = bool(whats & _COMES)
         has_scores = self.n_same > 0 or any(one.is_compared for one in self.layers)
         if comes:
@@ -195,7 +192,7 @@ class Diff(Result):
 
 
 @array.select_device
-def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = SHARE) -> Diff:
+def diff(old: Any, new: Any, *, seq_len: int | None = None) -> Diff:
     """Return the changes in the RoPE of a model from one config to another.
 
     Parameters
@@ -206,8 +203,6 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
     seq_len : int, optional
         Number of positions in the text, on which the schemes dynamic and longrope depend. Default: the context of each
         config. For schemes that depend on the length, one text on either side of the change, as in `compare`.
-    tolerance : float
-        Fraction of the old score at distance 0 by which scores must differ to count.
 
     Returns
     -------
@@ -249,15 +244,14 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
       scores differ first at distance 2 in a text of 8192 positions
     Scores of equal content differ by 1 % first at distance 2.
     """
-    share = positive("tolerance", tolerance)
     given = None if seq_len is None else whole("seq_len", seq_len, 1)
     ropes = [kind.rope for side in _read_both(old, new, given) for kind in side.kinds if kind.rope is not None]
     lengths = sorted({n for rope in ropes for n in choose_lengths(rope)} or {1}) if given is None else [given]
     pairs = [_match(*_read_both(old, new, n)) for n in lengths]
-    found = [_compare(each, lengths, share, has_length=given is not None) for each in zip(*pairs, strict=True)]
+    found = [_compare(each, lengths, has_length=given is not None) for each in zip(*pairs, strict=True)]
     changed = tuple(one for one in found if one.changes or one.frequency_error or one.differs_from is not None)
     first = min((one.differs_from for one in changed if one.differs_from is not None), default=None)
-    return Diff(changed, len(found) - len(changed), share, first)
+    return Diff(changed, len(found) - len(changed), first)
 
 
 def _read_both(old: Any, new: Any, seq_len: int | None) -> tuple[Layers, Layers]:
@@ -329,7 +323,7 @@ def _match_by_name(old: list[LayerKind], new: list[LayerKind]) -> Iterator[_Pair
 # -- one group of layers -----------------------------------------------------------------------------------------------
 
 
-def _compare(pairs: tuple[_Pair, ...], lengths: list[int], share: float, *, has_length: bool) -> LayerDiff:
+def _compare(pairs: tuple[_Pair, ...], lengths: list[int], *, has_length: bool) -> LayerDiff:
     """Return the changes of layers that are alike, from their pairs of kinds in texts of several lengths."""
     layers, old, new = pairs[0]
     named = new if new is not None else old
@@ -346,7 +340,7 @@ def _compare(pairs: tuple[_Pair, ...], lengths: list[int], share: float, *, has_
     is_compared = not is_axial and (has_length or any(map(choose_lengths, ropes)))
     error = max(relative_error(other.rope.frequencies, one.rope.frequencies) for _, one, other in pairs)
     sides = zip(pairs, lengths, strict=True) if is_compared else ()
-    lags = [(lag, n) for (_, *both), n in sides if (lag := _find_lag(both, n, share)) is not None]
+    lags = [(lag, n) for (_, *both), n in sides if (lag := _find_lag(both, n)) is not None]
     factors = [one.rope.attention_factor for one in pairs[-1][1:]]
     if abs(factors[1] / factors[0] - 1.0) > _SAME and not any(one.what == "attention_factor" for one in changes):
         changes.append(Change("attention_factor", *factors))
@@ -374,13 +368,13 @@ def _list_values(old: LayerKind, new: LayerKind) -> Iterator[Change]:
         yield Change(name, *(getattr(one.source.model, name) for one in (before, after)))
 
 
-def _find_lag(kinds: list[LayerKind], length: int, share: float) -> int | None:
+def _find_lag(kinds: list[LayerKind], length: int) -> int | None:
     """Return the first distance at which scores differ, within the attention windows of either model."""
     ropes: list[Any] = [kind.rope for kind in kinds]
     end = min(length, max([kind.window or length for kind in kinds]))
     after, before = ((one.qk_head_dim / 2, one.source.model.softmax_factor or 1.0) for one in ropes[::-1])
     pairs, scales = zip(after, before, strict=True)
-    found = first_difference(ropes[1], ropes[0], pairs, end, share, scales)
+    found = first_difference(ropes[1], ropes[0], pairs, end, scales)
     if end > 1 and len({(one.pairing, one.source.model.turns_last) for one in ropes}) > 1:
         found = 1 if found is None else min(found, 1)
     return found

@@ -55,14 +55,9 @@ def score(rope: Any, n_pairs: float, cos: Any = 1.0) -> Any:
 
 
 def first_difference(
-    one: Any,
-    other: Any,
-    n_pairs: tuple[float, float],
-    end: int,
-    share: float = SHARE,
-    scales: tuple[float, float] = (1.0, 1.0),
+    one: Any, other: Any, n_pairs: tuple[float, float], end: int, scales: tuple[float, float] = (1.0, 1.0)
 ) -> int | None:
-    """Return the first distance below `end` at which scores differ by a share of the other's at distance 0, or None.
+    """Return the first distance below `end` at which scores differ by 1 % of the other's at distance 0, or None.
 
     `one` and `other` have ``frequencies`` (D,), radians per position, and ``attention_factor``. Scores are per pair of
     features of the head, times the factor of the softmax scale.
@@ -75,7 +70,7 @@ def first_difference(
             cos = np.asarray(sums.mean_cos(angles.read(lags, rope.frequencies, name="lags", minimum=1)))
         return scale * np.asarray(score(rope, pairs, cos)) / pairs
 
-    least = share * abs(scales[1] * score(other, n_pairs[1])) / n_pairs[1]
+    least = SHARE * abs(scales[1] * score(other, n_pairs[1])) / n_pairs[1]
     for start in range(0, end, _LAGS):
         lags = np.arange(start, min(start + _LAGS, end))
         far = np.abs(scores(one, n_pairs[0], scales[0]) - scores(other, n_pairs[1], scales[1])) >= least

@@ -128,9 +128,9 @@ def test_the_factor_of_the_softmax_scale():
     factors = [(0.1 * scale * math.log(40.0) + 1.0) ** 2 for scale in (1.0, 0.5)]
     assert changes(found.layers[0])["softmax_factor"] == pytest.approx(tuple(factors))
     assert found.differs_from == 0
-    most = 1.0 - factors[1] / factors[0]
-    assert diff(yarn_with(1.0), yarn_with(0.5), tolerance=most + 1e-9).differs_from is None
-    assert diff(yarn_with(1.0), yarn_with(0.5), tolerance=most - 1e-9).differs_from == 0
+    for share, first in ((0.01 + 1e-9, 0), (0.01 - 1e-9, None)):  # of the old score
+        scale = (math.sqrt((1.0 - share) * factors[0]) - 1.0) / (0.1 * math.log(40.0))
+        assert diff(yarn_with(1.0), yarn_with(scale)).differs_from == first
     plain = [{**yarn_with(scale), "model_type": "llama", "head_dim": 16} for scale in (1.0, 0.5)]
     assert diff(*plain).differs_from is None  # its class reads the ratio alone
 
