@@ -9,7 +9,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import rfrope
-from rfrope import plotting
 
 # %%
 # ``ladder=(first, last)`` spreads the scale of a kernel over the heads at equal ratios. Frequencies have the shape
@@ -20,9 +19,13 @@ print(rope.frequencies.shape)
 lags = np.unique(np.rint(np.geomspace(1, 4095, 300)))
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained")
 curves = rfrope.analysis.mean_kernel(lags[:, None], rope)
-for head, curve in enumerate(curves):
-    left.semilogx(lags, curve, color=plt.colormaps["viridis"](head / 7))
+waves = np.sort(rfrope.analysis.wavelengths(rope))
+for head, (curve, wave) in enumerate(zip(curves, waves, strict=True)):
+    colour = plt.colormaps["viridis"](head / 7)
+    left.semilogx(lags, curve, color=colour)
+    right.semilogy(wave, ".", color=colour)
 left.set(xlabel="lag (positions)", ylabel="mean kernel")
-left.spines[["top", "right"]].set_visible(False)
-plotting.frequencies(rope, ax=right)
+right.set(xlabel="block, by wavelength", ylabel="wavelength (positions)")
+for ax in (left, right):
+    ax.spines[["top", "right"]].set_visible(False)
 plt.show()

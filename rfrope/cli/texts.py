@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,8 @@ from rfrope.analysis import KernelFit
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, csv_file, naming, whole
 from rfrope.heads import Atlas, HeadEstimate
-from rfrope.plotting import panels
 
 _SHOWN = 10  # heads in the text
-_LAGS = 48  # points of a curve in a page
 _STARTS = ("yarn", "llama3", "ntk")
 _LEARNABLE = ("factors", "temperature")
 _LEAST = 5  # documents: two choose, two are held out
@@ -197,36 +194,12 @@ def _table(found: Atlas, places: np.ndarray) -> list[tuple[str, ...]]:
 
 
 def _report_heads(found: Atlas, law: KernelFit | None) -> Report:
-    """Return the findings in words, and the heads whose lag explains most; a page has all heads, and curves of each."""
+    """Return the findings in words, and the heads whose lag explains most; a page has all heads."""
     said = str(found).split("\n")
     if law is not None:
         nearest = f"{law.sentence}; as many blocks of it err {law.design_rms:.2g}"
         said += [f"The law nearest to the frequencies of all heads: {nearest}."]
     first = np.argsort(-np.nan_to_num(found.lag_explained.value), kind="stable")
-    parts: list[Any] = [Words(said), lambda: _draw(found, int(first[0]))]
-    parts += [Table(_table(found, first[:_SHOWN]), "Heads whose lag explains most", note=_NOTES)]
+    parts: list[Any] = [Words(said), Table(_table(found, first[:_SHOWN]), "Heads whose lag explains most", note=_NOTES)]
     parts += [lambda: [Table(_table(found, np.arange(len(found.head))), "All heads")]]
     return Report(parts, said[1])
-
-
-# -- heads: figures ---------------------------------------------------------------------------------------------------
-
-
-def _draw(found: Atlas, first: int) -> Iterator[panels.Panel]:
-    """Yield curves, shares and changes of each head."""
-    names = [f"{layer}.{head}" for layer, head in zip(found.layer, found.head, strict=True)]
-    n = len(found.lags)
-    at = np.unique(np.concatenate([np.arange(min(9, n)), np.geomspace(1, n - 1, _LAGS).astype(int)]))
-    curves = {"mean query and mean key": found.curve, "mean over the pairs at the lag": found.by_lag}
-    taken = {name: HeadEstimate(one.value[:, at], one.stderr[:, at]) for name, one in curves.items()}
-    note = "Logits against the distance from the query back to the key. Bands are two standard errors over documents."
-    yield panels.estimates("Mean logit by lag", note, ("distance", "logit"), at, names, first, taken, x_scale="asinh")
-    blocks = np.arange(found.order.shape[1])
-    shares = {"share of the variance": found.share, "concentration of q": found.concentration_q}
-    shares |= {"concentration of k": found.concentration_k}
-    note = "Shares of all blocks sum to 1; a block of concentration 1 is the same in all tokens."
-    yield panels.estimates("Blocks", note, ("block", "share"), blocks, names, first, shares)
-    changes = {"predicted": found.predicted, "measured": found.change, "chosen by norms, measured": found.norm_change}
-    note = "Root mean square change of a logit with n blocks stopped, without the change common to all keys of a query."
-    count = np.arange(len(blocks) + 1)
-    yield panels.estimates("Blocks that are stilled", note, ("blocks stilled", "change"), count, names, first, changes)

@@ -22,7 +22,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":")
 _DENSE = 1024  # from so many points on, a curve is drawn as its range and its median
 _BINS = 256  # parts of the axis, at equal ratios and as many at equal distances
-__all__ = ["attention", "frequencies", "kernel", "mean_kernels", "wavelengths"]
+__all__ = ["attention", "kernel", "mean_kernels", "wavelengths"]
 _ALL_LAGS = 2048  # up to so many every lag of a smooth curve is drawn, and as many more beyond
 _MOST = 2**20  # lags, of all heads together, at which the mean kernels of frequencies are computed
 _FEW_LAGS = 100  # that are drawn as points, on a linear axis
@@ -185,59 +185,6 @@ def kernel(
 
 
 @array.select_device
-def frequencies(rope: Array, *, ax: Any = None) -> Any:
-    """Draw frequencies: as points of the plane for two axes, otherwise as sorted magnitudes, one line per head.
-
-    Parameters
-    ----------
-    rope : Rope or array_like, radians per unit of position
-        Frequencies ``(D,)`` or ``(*H, D, k)``, with at least one block.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw in. Default: those of a new pyplot figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing.
-    ValueError, TypeError
-        If frequencies are not as described above.
-
-    See Also
-    --------
-    plotting.wavelengths
-
-    Examples
-    --------
-    >>> import rfrope
-    >>> ax = frequencies(rfrope.geometric(64))
-    >>> ax.get_yscale(), len(ax.lines[0].get_xdata())
-    ('log', 64)
-    """
-    sets = _sets("rope", rope)
-    ax = new_axes(ax)
-    styles = heads_in_colours(ax, len(sets))
-    if sets.shape[-1] == 2:
-        curves, how = np.swapaxes(sets, 1, 2), {"ms": 4, "ls": ""}
-        ax.set(xlabel="ω, first axis (radians per position)", ylabel="ω, second axis (radians per position)")
-        ax.set_aspect("equal", adjustable="datalim")
-    else:
-        sizes = np.sort(np.linalg.norm(sets, axis=-1), axis=-1)[:, ::-1]
-        numbers = np.broadcast_to(np.arange(1, sizes.shape[1] + 1), sizes.shape)
-        curves, how = np.stack([numbers, np.where(sizes > 0.0, sizes, np.nan)], axis=1), {"ms": 3, "lw": 0.8}
-        ax.set(xlabel="block, by size of its frequency", ylabel="|ω| (radians per position)")
-        if np.any(sizes > 0.0):
-            ax.set_yscale("log")
-    for (x, y), style in zip(curves, styles, strict=True):
-        ax.plot(x, y, marker=".", **style | how)
-    add_labels(ax, ax.lines)
-    return ax
-
-
-@array.select_device
 def attention(result: Any, *, ax: Any = None) -> Any:
     """Draw a head's attention by lag, or the mean score of a real head with its spread.
 
@@ -388,7 +335,7 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | None = None, ax: An
 
     See Also
     --------
-    analysis.wavelengths, plotting.frequencies
+    analysis.wavelengths
 
     Notes
     -----

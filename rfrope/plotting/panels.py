@@ -12,7 +12,6 @@ import numpy as np
 from rfrope import analysis, scaling
 from rfrope._core import angles
 from rfrope.frequencies import geometric
-from rfrope.heads import HeadEstimate
 from rfrope.plotting import figures
 from rfrope.validation import QUANTITIES, Row, Validation
 
@@ -115,30 +114,6 @@ def mean_kernels(
         about = {"title": label, "note": "A block above the context, the dashed line, completes no turn in it."}
         parts.append(chart | about)
     return {"kind": "panel", "title": title, "note": note, "controls": controls, "parts": parts}
-
-
-def estimates(
-    title: str,
-    note: str,
-    labels: tuple[str, str],
-    x: np.ndarray,
-    heads: Sequence[str],
-    head: int,
-    sets: Mapping[str, HeadEstimate],
-    *,
-    x_scale: str = "",
-) -> Panel:
-    """Return lines with bands of two standard errors, one head at a time, starting with number `head`.
-
-    The sets are estimates of ``(heads, n)`` by the name of a line.
-    """
-    lines = [
-        _line(name, colour, value, value - 2.0 * stderr, value + 2.0 * stderr, {"head": i})
-        for colour, (name, one) in enumerate(sets.items())
-        for i, (value, stderr) in enumerate(zip(one.value, one.stderr, strict=True))
-    ]
-    parts = [_chart(title, labels, x, lines, [f"{labels[0]} {one}" for one in x.tolist()], x_scale=x_scale)]
-    return {"kind": "panel", "title": title, "note": note, "controls": [_choose("head", heads, head)], "parts": parts}
 
 
 def comparisons(title: str, results: Sequence[Validation]) -> Panel:

@@ -32,16 +32,8 @@ def test_the_text_the_tables_and_the_page_have_every_head_with_errors(says, mode
     for row in table:
         assert all(float(row[f"{name}_stderr"]) >= 0.0 for name in ("variance", "lag_explained", "sink", "change_half"))
     parts = browser.parts_of(paths[2].read_text("utf-8"))
-    assert [part["kind"] for part in parts] == [
-        *("verdict", "words", "words"),
-        *["panel"] * 3,
-        *["table"] * 2,
-        "copyable",
-    ]
-    (control,), (chart,) = parts[3]["controls"], parts[3]["parts"]
-    assert (len(control["values"]), chart["x"][:3], len(parts[7]["rows"])) == (8, [0, 1, 2], 9)
-    assert [line["when"]["head"] for line in chart["lines"]] == [*range(8), *range(8)]
-    assert float(table[control["start"]]["lag_explained"]) == max(float(row["lag_explained"]) for row in table)
+    assert [part["kind"] for part in parts] == ["verdict", "words", "words", "table", "table", "copyable"]
+    assert len(parts[4]["rows"]) == 9
 
 
 def test_json_and_several_texts(says, model):

@@ -92,30 +92,6 @@ def test_long_ranges_are_thinned_to_whole_lags(ax):
     assert np.array_equal(x[:2049], np.arange(2049))
 
 
-@pytest.mark.parametrize("shape", [(16,), (16, 1), (3, 16, 1), (2, 3, 16, 3)])
-def test_frequencies_in_order(ax, shape):
-    omega = np.random.default_rng(0).normal(size=shape)
-    assert plotting.frequencies(omega, ax=ax) is ax
-    sizes = np.abs(omega)[None] if omega.ndim == 1 else np.linalg.norm(omega, axis=-1).reshape(-1, 16)
-    for line, size in zip(ax.lines, sizes, strict=True):
-        np.testing.assert_allclose(line.get_ydata(), np.sort(size)[::-1], rtol=1e-15)
-    assert ax.get_yscale() == "log"
-
-
-def test_frequencies_of_the_plane_of_many_heads_and_of_zero(ax):
-    omega = np.random.default_rng(0).normal(size=(12, 16, 2))
-    plotting.frequencies(omega[:3], ax=ax)
-    for line, points in zip(ax.lines, omega, strict=False):
-        assert np.array_equal(np.stack(line.get_data(), axis=-1), points)
-    assert named(ax) == ["head 0", "head 1", "head 2"]
-    many = plotting.frequencies(omega[..., :1], ax=Figure().subplots())
-    assert len({tuple(line.get_color()) for line in many.lines}) == 12  # by a scale of colours
-    assert [other.get_ylabel() for other in many.figure.axes if other is not many] == ["head"]
-    still = plotting.frequencies([0.0, 0.0], ax=Figure().subplots())
-    assert still.get_yscale() == "linear"  # 0 has no logarithm
-    still.figure.canvas.draw()
-
-
 def test_mean_kernels_of_several_sets(ax):
     sets = {"slow": rfrope.geometric(8, base=1e6), "axial": rfrope.axial(rfrope.geometric(4), rfrope.geometric(4))}
     assert plotting.mean_kernels(sets, 5000, ax=ax) is ax
@@ -166,6 +142,10 @@ def test_the_mean_score_of_a_real_head(ax):
     drawn = plotting.attention(several, ax=ax.figure.add_subplot())
     assert [line.get_label() for line in drawn.lines] == ["head 0", "head 1"]
     assert not drawn.collections
+    many = heads.profile(*rng.standard_normal((2, 12, 9, 32)), np.arange(-5, 6), rfrope.geometric(16))
+    drawn = plotting.attention(many, ax=Figure().subplots())
+    assert len({tuple(line.get_color()) for line in drawn.lines}) == 12  # by a scale of colours
+    assert [other.get_ylabel() for other in drawn.figure.axes if other is not drawn] == ["head"]
 
 
 def test_labels_are_drawn_as_they_are(ax):

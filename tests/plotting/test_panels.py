@@ -5,7 +5,6 @@ import pytest
 
 import rfrope
 from rfrope import analysis, scaling
-from rfrope.heads import HeadEstimate
 from rfrope.plotting import panels
 from rfrope.plotting.panels import Curve
 
@@ -109,12 +108,3 @@ def test_lines_of_each_choice_and_a_level_for_each_context():
     assert waves["lines"][1]["mid"][16] is None
     levels = [line["level"] for line in waves["lines"] if "level" in line]
     assert [str(one) for one in levels] == context["values"]
-
-
-def test_estimates_have_bands_of_two_errors():
-    values, errors = np.array([[1.0, np.nan], [3.0, 4.0]]), np.array([[0.5, np.nan], [0.25, 1.0]])
-    panel = panels.estimates("T", "", ("x", "y"), np.arange(2), ["a", "b"], 1, {"one": HeadEstimate(values, errors)})
-    first, second = panel["parts"][0]["lines"]
-    assert (first["mid"], first["low"], first["high"]) == ([1.0, None], [0.0, None], [2.0, None])
-    assert (second["low"], second["high"], second["when"]) == ([2.5, 2.0], [3.5, 6.0], {"head": 1})
-    assert panel["controls"][0]["start"] == 1

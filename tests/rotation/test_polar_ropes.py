@@ -72,7 +72,7 @@ REFUSED = {
 ELSEWHERE = {  # with tests of their own, or drawn
     *("heads.profile", "analysis.summarise", "save", "rotation.rotate_polar", "rotation.rerotate"),
     *("rotation.relocate", "designs.learned_kernel", "models.repair", "scaling.scale_axis"),
-    *("plotting.frequencies", "plotting.kernel", "plotting.mean_kernels", "plotting.wavelengths"),
+    *("plotting.kernel", "plotting.mean_kernels", "plotting.wavelengths"),
 }
 ROPES = {"frequencies", "rope", "old", "new", "before", "after", "sets"}  # what arguments that take one are called
 
@@ -152,7 +152,6 @@ def test_what_is_drawn_is_drawn_of_the_frequencies():
     from rfrope import plotting
 
     calls = {
-        "frequencies": plotting.frequencies,
         "kernel": lambda w: plotting.kernel("gaussian(scale=8)", 20, frequencies=w),
         "mean_kernels": lambda w: plotting.mean_kernels({"x": w}, 20),
         "wavelengths": lambda w: plotting.wavelengths({"x": w}, context=20),

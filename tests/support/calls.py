@@ -128,7 +128,6 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
     "bochner.from_autocorrelation": {"values": np.array([1.0, 0.5, 0.25])},
     "bochner.from_series": {"x": np.sin(np.arange(64.0)) + np.cos(0.3 * np.arange(64.0))},
     "bochner.from_density": {"support": (0.0, 6.0), "normalise": True},
-    "plotting.frequencies": {"rope": LADDER},
 }
 
 
@@ -435,7 +434,7 @@ OF_THE_HOST = {  # as docs/explain/precision.rst says
     *("Kernel.transport", "validate", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_of", "summarise", "atlas", "scaling.scale_axis"),
     *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "engines.export"),
-    *("engines.rounding", "engines.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),
+    *("engines.rounding", "engines.write", "plotting.attention", "plotting.kernel"),
     *("plotting.mean_kernels", "plotting.wavelengths", "save"),
 }
 TO_HOST: dict[str, Callable[[Place], Any]] = {

@@ -8,7 +8,7 @@
   const held = (name) => () => style.getPropertyValue(name).trim(); // as the page is by then, light or dark
   const digits = (value, n = 4) => (value == null ? "" : String(+value.toPrecision(n)));
   const short = (u, splits) => splits.map((v) => (v == null ? "" : v >= 1e6 ? digits(v / 1e6) + "M" : digits(v)));
-  const SCALES = {log: 3, asinh: 4};
+  const SCALES = {log: 3};
   let charts = []; // what is drawn
 
   function element(tag, text, parent, properties = {}) {
