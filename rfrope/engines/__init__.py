@@ -45,7 +45,7 @@ def names() -> list[str]:
     Examples
     --------
     >>> names()[:3]
-    ['transformers', 'diffusers', 'exllamav3']
+    ['transformers', 'exllamav3', 'flash-attn']
     """
     return [engine.name for engine in records()]
 

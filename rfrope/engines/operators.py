@@ -16,11 +16,6 @@ def _double(x: np.ndarray, interleaved: bool) -> np.ndarray:
     return np.repeat(x, 2, axis=-1) if interleaved else np.concatenate([x, x], axis=-1)
 
 
-def _refuse_part(request: ExportRequest) -> str:
-    whole, turned = request.rope.head_dim, request.rope.rotary_dim
-    return "" if whole == turned else f"it turns whole heads, and the Rope turns {turned} features"
-
-
 def _make_offsets(request: ExportRequest) -> dict[str, Any]:
     """Return tables and, with one set per head, the offsets of one text: row ``h S + p`` is position p of head h."""
     cos, sin = request.table()
@@ -31,12 +26,7 @@ def _make_offsets(request: ExportRequest) -> dict[str, Any]:
 FLASH_ATTN = make_engine("flash-attn", _make_offsets, formats.round_once)
 
 
-FLASHINFER = make_engine(
-    "FlashInfer",
-    # alone takes frequencies, and computes no phase itself
-    lambda request: formats.make_cache(request) | {"function": "flashinfer.apply_rope_with_cos_sin_cache"},
-    formats.round_once,
-)
+FLASHINFER = make_engine("FlashInfer", formats.make_cache, formats.round_once)
 
 
 LMCACHE = make_engine(
@@ -78,36 +68,6 @@ TRANSFORMER_ENGINE = make_engine(
     # phases of at most half a turn, rounded once, and their cos and sin in float32
     lambda request, made: Arithmetic(None, 0.0, (np.pi + 2.0) * formats.ULP),
 )
-
-
-def _make_doubled(request: ExportRequest) -> dict[str, Any]:
-    """Return tables ``(1, S, d)``, each half twice (it reads the first); ``(H, S, d)`` with one set per head."""
-    shape = (request.heads or 1, request.context or 0, -1)
-    cos, sin = (_double(one, False).reshape(shape) for one in request.table())
-    return {"cos": cos, "sin": sin}
-
-
-LIGER = make_engine("Liger-Kernel", _make_doubled, formats.round_once, _refuse_part)
-
-
-def _make_padded(request: ExportRequest) -> dict[str, Any]:
-    """Return tables ``(rows, head_dim)``: features that do not turn have cos 1 and sin 0."""
-    cos, sin = (_double(one, request.interleaved) for one in request.table())
-    rest = ((0, 0), (0, (request.rope.head_dim or 0) - request.rope.rotary_dim))
-    made: dict[str, Any] = {"cos": np.pad(cos, rest, constant_values=1.0), "sin": np.pad(sin, rest)}
-    made |= {"use_real": True, "use_real_unbind_dim": -1 if request.interleaved else -2}
-    return made if request.heads is None else made | {"heads": request.heads}
-
-
-def _refuse_halves(request: ExportRequest) -> str:
-    """Return why halves of a part do not fit: the engine splits the whole head."""
-    rope = request.rope
-    if rope.head_dim == rope.rotary_dim or request.interleaved:
-        return ""
-    return f"it pairs the halves of the whole head of {rope.head_dim} features, and the Rope those of its first part"
-
-
-DIFFUSERS = make_engine("diffusers", _make_padded, formats.round_once, _refuse_halves)
 
 
 # -- plain files -------------------------------------------------------------------------------------------------------

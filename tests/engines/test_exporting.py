@@ -256,8 +256,6 @@ CARRIED = {
     **{engine: {"interleaved, no factor", *WHOLE} for engine in ("MLX", "TransformerEngine")},
     "MLX-LM": {"learned", *WHOLE},
     "llama.cpp": {"plain", "interleaved", "interleaved, no factor", "learned", *WHOLE},
-    "Liger-Kernel": {"plain", "learned", *WHOLE},
-    "diffusers": set(KINDS) - {"partial"},
     **{one: set(KINDS) for one in ("flash-attn", "FlashInfer", "LMCache", "ONNX", "vLLM operator", *ANY)},
 }
 

@@ -48,11 +48,6 @@ def read_rows(engine: str, made: dict[str, Any], rows: np.ndarray) -> tuple[np.n
         case "TransformerEngine":
             phases = made["freqs"][rows, 0, 0]
             return np.cos(phases), np.sin(phases), made["interleaved"]
-        case "Liger-Kernel":  # the first half of each row alone
-            half, neighbours = made["cos"].shape[-1] // 2, False
-            cos, sin = (made[name].reshape(-1, 2 * half)[rows, :half] for name in ("cos", "sin"))
-        case "diffusers":
-            return made["cos"][rows], made["sin"][rows], made["use_real_unbind_dim"] == -1
         case _:
             cos, sin, neighbours = made["cos"][rows], made["sin"][rows], made["interleaved"]
     return join(cos, neighbours), join(sin, neighbours), neighbours
@@ -109,25 +104,6 @@ def by_vllm_operator(made: dict[str, Any], x: np.ndarray, rows: np.ndarray) -> n
     return got.numpy().reshape(-1, *x.shape[::2]).swapaxes(0, 1)
 
 
-def by_diffusers(made: dict[str, Any], x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    torch, module = installed("torch"), installed("diffusers.models.embeddings")
-    tables = tuple(torch.from_numpy(made[name][rows]) for name in ("cos", "sin"))
-    flags = {name: made[name] for name in ("use_real", "use_real_unbind_dim")}
-    return module.apply_rotary_emb(torch.from_numpy(x)[None], tables, **flags)[0].numpy()
-
-
-def by_liger(made: dict[str, Any], x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Turn queries and keys in Triton's interpreter."""
-    torch = installed("torch")
-    with mock.patch.dict("os.environ", TRITON_INTERPRET="1"):
-        module = installed("liger_kernel.transformers.rope")
-        q, k = (torch.from_numpy(x[None].copy()) for _ in range(2))
-        tables = (torch.from_numpy(made[name].reshape(-1, x.shape[-1])[None, rows]) for name in ("cos", "sin"))
-        q, k = module.liger_rotary_pos_emb(q, k, *tables)
-    assert torch.equal(q, k)
-    return q[0].numpy()
-
-
 def by_mlx(made: dict[str, Any], x: np.ndarray, positions: np.ndarray) -> np.ndarray:
     mx = installed("mlx.core")
     made = made | {"freqs": mx.array(made["freqs"])}
@@ -145,25 +121,22 @@ def by_mlx_lm(made: dict[str, Any], x: np.ndarray, positions: np.ndarray) -> np.
     return np.concatenate([row[0] for row in rows], axis=1)
 
 
-TABLES = ("diffusers", "flash-attn", "FlashInfer", "Liger-Kernel", "TransformerEngine", "vLLM operator")
-RUN = {
-    **{"transformers": by_transformers, "vLLM": by_vllm, "vLLM operator": by_vllm_operator, "diffusers": by_diffusers},
-    **{"Liger-Kernel": by_liger, "MLX": by_mlx, "MLX-LM": by_mlx_lm},
-}
+TABLES = ("flash-attn", "FlashInfer", "TransformerEngine", "vLLM operator")
+RUN = {"transformers": by_transformers, "vLLM": by_vllm, "vLLM operator": by_vllm_operator}
+RUN |= {"MLX": by_mlx, "MLX-LM": by_mlx_lm}
 FORMULAS = {engine: by_formula(engine) for engine in TABLES}
 TURNS = [(engine, turned) for found in (FORMULAS, RUN) for engine, turned in found.items()]
-ROPES = KINDS | {"interleaved, in part": lambda seed: replace(KINDS["interleaved"](seed), head_dim=24)}
 CASES = [
     pytest.param(engine, turned, kind, id=f"{engine}, {kind}, {turned.__name__}")
     for engine, turned in TURNS
-    for kind in (*carried_by(engine), *(["interleaved, in part"] if engine == "diffusers" else []))
+    for kind in carried_by(engine)
 ]
 
 
 @pytest.mark.parametrize(("engine", "turned", "kind"), CASES)
 def test_an_engine_turns_by_an_export_as_the_rope_does(engine, turned, kind):
-    for seed in SEEDS if turned is not by_liger else range(3):
-        rope = ROPES[kind](seed)
+    for seed in SEEDS:
+        rope = KINDS[kind](seed)
         x, positions = features(rope)
         check(turned(engines.export(rope, engine), x, positions), x, positions, rope, engine)
 
@@ -187,7 +160,6 @@ def test_tables_as_they_lie_in_memory(engine, name, shape):
     rope = KINDS["no factor"](0)
     made = engines.export(rope if shape[-1] != 16 or len(shape) > 2 else replace(rope, head_dim=24), engine)
     assert (made[name].shape, made[name].dtype, made[name].flags.c_contiguous) == (tuple(shape), np.float32, True)
-    assert made.get("function") in (None, "flashinfer.apply_rope_with_cos_sin_cache")
 
 
 # -- sets for each head ------------------------------------------------------------------------------------------------
@@ -212,11 +184,6 @@ def find_rows(engine: str, made: dict[str, Any], at: np.ndarray) -> tuple[dict[s
             return made, made["start_positions"][:, None] + at
         case "FlashInfer" | "vLLM operator":  # tokens H of them, each with one head
             return made, made["first_rows"][:, None] + at
-        case "Liger-Kernel":  # row ``batch_idx (sl row) + cos_row_idx row`` of contiguous tables; heads are texts to it
-            tiled = {name: np.tile(made[name][:, :TOKENS], (TEXTS, 1, 1)) for name in ("cos", "sin")}
-            return tiled, np.arange(TEXTS * HEADS).reshape(TEXTS, HEADS, 1) * TOKENS + at
-        case "diffusers":  # ``x * cos[None, None] + x_rotated * sin[None, None]``, x of shape (B, 1, H S, d)
-            return made, np.arange(HEADS)[:, None] * TOKENS + at
 
 
 BY_HEADS = {engine: (FORMULAS[engine], RUN.get(engine)) for engine in TABLES}
@@ -227,13 +194,10 @@ BY_HEADS = {engine: (FORMULAS[engine], RUN.get(engine)) for engine in TABLES}
     ("engine", "turned"), [(engine, turned) for engine, all_of in BY_HEADS.items() for turned in all_of if turned]
 )
 def test_each_head_turns_by_its_own_set(engine, turned, pairing):
-    if engine == "Liger-Kernel" and pairing == "interleaved":
-        pytest.skip("it pairs halves alone")
     factor = 1.0 if engine == "TransformerEngine" else 1.25
-    rope = many(pairing, factor, 16 if engine in ("Liger-Kernel", "diffusers") else 20)
-    made = engines.export(rope, engine, context=TOKENS if engine == "diffusers" else TOKENS + 5)
-    moved = engine in ("flash-attn", "TransformerEngine", "FlashInfer", "vLLM operator")  # where texts begin anywhere
-    at = np.array([0, 4 if moved else 0])[:, None, None] + np.arange(TOKENS)
+    rope = many(pairing, factor, 20)
+    made = engines.export(rope, engine, context=TOKENS + 5)
+    at = np.array([0, 4])[:, None, None] + np.arange(TOKENS)
     made, rows = find_rows(engine, made, at)
     x = np.random.default_rng(1).standard_normal((TEXTS, HEADS, TOKENS, rope.head_dim)).astype(np.float32)
     got = turned(made, x.reshape(1, -1, rope.head_dim), np.broadcast_to(rows, x.shape[:-1]).reshape(-1))

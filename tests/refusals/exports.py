@@ -24,7 +24,6 @@ CARRIED = [  # the Rope, the engine, and why it does not carry it
     *((AXES, one, "as in text, export frequencies.sum(-1)") for one in ANYWHERE),
     *((Rope(np.ones(4), pairing=None, context=8), one, "its pairing is None") for one in ANYWHERE),
     *((Rope(np.ones((2, 8, 1)), context=8), one, "(2, 8, 1), one set per head, but the engine") for one in SETLESS),
-    (WIDER, "diffusers", "pairs the halves of the whole head of 24 features"),
     (NEIGHBOURS, "vLLM", "it pairs 'interleaved', and the engine only 'half'"),
     (SHARED, "MLX", "its attention factor 1.1 would be dropped"),
     (QUIET, "MLX-LM", "its attention factor is 0.9, and MLX-LM computes only factors of 1"),
@@ -34,7 +33,6 @@ CARRIED = [  # the Rope, the engine, and why it does not carry it
     (NEIGHBOURS, "transformers", "most classes of transformers pair halves"),
     (replace(GLM, pairing="half"), "transformers", "the class of 'glm4' pairs 'interleaved', and the Rope 'half'"),
     (replace(LLAMA, head_dim=24), "transformers", "the class of 'llama' turns whole heads, and the Rope turns 16"),
-    (WIDER, "Liger-Kernel", "it turns whole heads, and the Rope turns 16 features"),
     (WIDER, "llama.cpp", "llama turns whole heads, and the Rope turns 16 features of 24"),
 ]
 
