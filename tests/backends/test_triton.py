@@ -20,7 +20,7 @@ if triton_device.MISSING:
 
 import torch
 import triton
-from replay import check_replay
+from replay import check_replay, trained
 
 from rfrope._backends.torch.rotation import FUNCTIONS
 
@@ -317,17 +317,6 @@ def inside(operator):
     rotation = importlib.import_module("rfrope._backends.triton.rotation")
     own = getattr(rotation, operator._schema.name.split("::")[1], None)
     return FUNCTIONS[operator] if own is None else own._init_fn
-
-
-def trained(module, learner=None):
-    """Queries and keys turned, with gradients of them and of what is learned."""
-
-    def call(q, k, *given, **options):
-        turned = module(q, k, *given, **options)
-        along = [(0.3 * one.detach()).cos() for one in turned]
-        return [*turned, *torch.autograd.grad(turned, [q, k, *(learner or module).parameters()], along)]
-
-    return call
 
 
 def both(learns=True, width=8, tokens=5):

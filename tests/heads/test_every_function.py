@@ -1,7 +1,6 @@
 """Every function of heads: the same on every library of arrays, and in parts as in one."""
 
-import dataclasses
-
+import calls
 import numpy as np
 import pytest
 
@@ -61,33 +60,25 @@ CALLS = {  # of a function that makes an array; by ways that calls of tests/supp
 }
 
 
-def fields(found):
-    """What a function gives, by name."""
-    found = dict(enumerate(found)) if isinstance(found, tuple) else found
-    return found if isinstance(found, dict) else vars(found) if dataclasses.is_dataclass(found) else {"": found}
-
-
 def in_numpy(values, dtype=None):
     return np.asarray(values, dtype)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_every_library_gives_the_same_in_its_own_arrays(name, xp):
-    found, wanted = fields(CALLS[name](xp)), fields(CALLS[name](in_numpy))
-    assert [*found] == [*wanted]
-    for field, value in found.items():
-        assert xp.owns(value), field
-        value = xp.host(value)
-        assert value.dtype == np.asarray(wanted[field]).dtype, field
-        assert value.shape == np.shape(wanted[field]), field
-        tolerance = 1e-6 if value.dtype == np.float32 else 1e-9
-        np.testing.assert_allclose(value, wanted[field], rtol=tolerance, atol=1e-12, err_msg=field)
+    found, wanted = ([*calls.arrays(CALLS[name](place))] for place in (xp, in_numpy))
+    for one, other in zip(found, wanted, strict=True):
+        assert xp.owns(one)
+        one = xp.host(one)
+        assert one.dtype == np.asarray(other).dtype
+        assert one.shape == np.shape(other)
+        np.testing.assert_allclose(one, other, rtol=1e-6 if one.dtype == np.float32 else 1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_parts_are_put_together(name, monkeypatch):
     """Of blocks, of lags and of resamples, however few numbers may be held at a time."""
-    whole = fields(CALLS[name](in_numpy))
+    whole = [*calls.arrays(CALLS[name](in_numpy))]
     monkeypatch.setattr(sums, "BUDGET", 20)
-    for field, value in fields(CALLS[name](in_numpy)).items():
-        np.testing.assert_allclose(value, whole[field], rtol=1e-9, atol=1e-9, err_msg=field)
+    for one, other in zip(calls.arrays(CALLS[name](in_numpy)), whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)

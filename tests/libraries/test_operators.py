@@ -20,7 +20,7 @@ from rfrope._core.angles import Angles
 from rfrope.rotation import turning
 
 torch = library("torch").module
-from replay import Watching, check_replay  # noqa: E402
+from replay import Watching, check_replay, trained  # noqa: E402
 from torch.utils._python_dispatch import _disable_current_modes  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
@@ -494,17 +494,6 @@ def test_calls_can_be_captured_after_one(name, device):
     seen = seen_again(CAPTURED[name])
     assert seen.names
     assert not seen.refused, seen.refused
-
-
-def trained(module: Any) -> Any:
-    """Queries and keys turned, with gradients of them and of what is learned."""
-
-    def call(q: Any, k: Any, at: Any) -> Any:
-        turned = module(q, k, at)
-        along = [(0.3 * one.detach()).cos() for one in turned]
-        return [*turned, *torch.autograd.grad(turned, [q, k, *module.parameters()], along)]
-
-    return call
 
 
 REPLAYED: dict[str, Any] = {  # calls of features, or of queries and keys, and of positions

@@ -117,3 +117,14 @@ def check_replay(
         assert not torch.equal(old, wanted.detach())
         assert torch.equal(one.detach(), wanted.detach())
     return recording
+
+
+def trained(module: Any, learner: Any = None) -> Callable[..., list[Any]]:
+    """Return a call that turns queries and keys, and gives gradients of them and of what is learned."""
+
+    def call(q: Any, k: Any, *given: Any) -> list[Any]:
+        turned = module(q, k, *given)
+        along = [(0.3 * one.detach()).cos() for one in turned]
+        return [*turned, *torch.autograd.grad(turned, [q, k, *(learner or module).parameters()], along)]
+
+    return call

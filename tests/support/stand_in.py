@@ -32,9 +32,6 @@ from rfrope._core import dispatch
 _SOURCES = ("rotation", "sums", "estimators")
 _ADDRESSES = range(2**44, 2**49)  # of memory: no length, step or key of a plan is as large
 _MOST_GIVEN_BACK = 256  # pieces of memory that were given back and that nobody else gets yet
-_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
-_OPERATORS = (*_OPERATORS, "lshift", "rshift")
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")
 _METHODS = ("all", "any", "astype", "clip", "copy", "max", "mean", "min", "ravel", "reshape", "round", "squeeze", "sum")
 _HOST_MAY_GIVE = ("asarray", "array")  # what copies arrays of NumPy to a device
 _WAITING = ("argwhere", "flatnonzero", "mask", "nonzero", "repeat", "unique")  # the length of a result is read
@@ -201,11 +198,10 @@ class _Pointer:
 # -- arrays ------------------------------------------------------------------------------------------------------------
 
 
-class ndarray:
+class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array over one of NumPy, `host`, and the memory that keeps it."""
 
     __slots__ = ("data", "dtype", "host", "memory", "ndim", "shape", "size", "strides")
-    __array_ufunc__ = None  # NumPy's operators leave the work to those here
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, host: np.ndarray, memory: _Memory) -> None:
@@ -256,6 +252,9 @@ class ndarray:
 
     def __setitem__(self, index: Any, value: Any) -> None:
         _call("setitem", operator.setitem, (self, index, value), {})
+
+    def __array_ufunc__(self, function: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        return _call(function.__name__, getattr(function, method), arguments, options)
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
@@ -342,12 +341,6 @@ def _from_dlpack(x: Any) -> ndarray:
 def _add_operations() -> None:
     for name in _METHODS:
         setattr(ndarray, name, _function(name, getattr(np.ndarray, name)))
-    for name in (*_OPERATORS, *_COMPARISONS):
-        function = getattr(operator, f"__{name}__")
-        setattr(ndarray, f"__{name}__", _function(name, function))
-        if name in _OPERATORS:
-            setattr(ndarray, f"__r{name}__", _function(name, lambda x, y, function=function: function(y, x)))
-            setattr(ndarray, f"__i{name}__", _function(name, getattr(operator, f"__i{name}__")))
 
 
 _add_operations()
