@@ -41,6 +41,30 @@ def _check_windows(kinds: list[LayerKind], tokens: int) -> None:
             )
 
 
+def _check_module(path: str, attention: Module, rope: Rope) -> None:
+    """Refuse attention that an atlas cannot describe, by its module and the table of model types.
+
+    Raises
+    ------
+    ValueError
+        If attention is bidirectional, has learned sinks or capped logits, or changes features after their rotation.
+    """
+    other = ""
+    if rope.source.model.unmovable:
+        other = rope.source.model.unmovable.partition(":")[0]
+    elif getattr(attention, "is_causal", True) is False:
+        other = "it is bidirectional"
+    elif isinstance(getattr(attention, "sinks", None), torch.Tensor):
+        other = "its softmax has a learned sink beside the keys"
+    else:
+        for holder in (attention, getattr(attention, "config", None)):
+            cap = getattr(holder, "attn_logit_softcapping", None)
+            if cap:
+                other = f"its logits are capped at {cap:g}"
+    if other:
+        raise ValueError(f"{path} has attention that an atlas cannot describe: {other}; {_INSTEAD}")
+
+
 def _compute_weights(model: Module, undo: ExitStack) -> None:
     """Make attention return its weights, until undone."""
     for config in {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}.values():
@@ -363,6 +387,7 @@ def _check_attention(model: Module, ids: Any, rope: Rope, layers: list[int] | No
     with ExitStack() as undo:
         for path, attention in _watch(model, kept, undo).items():
             if layers is None or getattr(attention, "layer_idx", None) in (None, *layers):
+                _check_module(path, attention, rope)
                 undo.callback(attention.register_forward_hook(partial(_compare, path, kept, rope)).remove)
         _compute_weights(model, undo)
         _run(model, ids, undo)

@@ -16,7 +16,7 @@ import torch
 
 from rfrope._core.arguments import show
 from rfrope.data.model_types import known
-from rfrope.rotation.rope import Assumed
+from rfrope.rotation.rope import Assumed, Rope
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
@@ -197,6 +197,8 @@ def turning_modules(module: Module, rope: Any) -> dict[str, Module]:
     made: dict[int, Module] = {}
     for kind in widths or ropes:  # a mapping may be for several parts
         one = ropes[kind]
+        if isinstance(one, list | tuple) and one and isinstance(one[0], Rope | RotaryEmbedding):
+            raise TypeError(f"rope is {show(one)}; expected a Rope, or a dict of Ropes by kind of layer")
         if getattr(getattr(one, "rope", one), "polar", False):
             raise ValueError("rope is polar; expected a Rope with polar=False")
         _check_pairing(module, getattr(one, "rope", one))

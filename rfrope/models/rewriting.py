@@ -154,12 +154,10 @@ def is_same(one: Any, other: Any, error: float = SAME) -> bool:
 def shorten(value: Any) -> str:
     """Return a value as JSON, with long lists shortened."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f'"{key}": {shorten(inner)}' for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(str(key))}: {shorten(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple) and len(value) > 4:
-        ends = (value[0], value[1], value[-1])
-        first, second, last = (
-            f"{one:.6g}" if isinstance(one, float) else json.dumps(one, default=show) for one in ends
-        )
+        few = [float(f"{one:.6g}") if isinstance(one, float) else one for one in (*value[:2], value[-1])]
+        first, second, last = (json.dumps(one, default=show) for one in few)
         return f"[{first}, {second}, ... {last}]"
     return json.dumps(value, default=show)
 

@@ -92,10 +92,10 @@ ROWS = [
     # an atlas of attention that is not that of an atlas
     (lambda: atlas("mistral", sliding_window=11), ValueError, "12 tokens, more than the window of 11 of layers 0-1"),
     (lambda: atlas("cohere2", sliding_window=8, layer_types=KINDS), ValueError, "the window of 8 of layer 0"),
-    (lambda: atlas("gemma2", sliding_window=64, attn_logit_softcapping=2.0, initializer_range=0.3), ValueError,
-     ("layers.0.self_attn has attention ", "away from those of the config's RoPE")),
-    (lambda: atlas("gpt_oss", **EXPERTS), ValueError, "is less than 1, as with a learned sink"),
-    (lambda: atlas("hunyuan_v1_dense"), ValueError, ("logits of head ", "a step follows the rotation")),
+    (lambda: atlas("gemma2", sliding_window=64, attn_logit_softcapping=2.0), ValueError,
+     ("layers.0.self_attn has attention ", "its logits are capped at 2;")),
+    (lambda: atlas("gpt_oss", **EXPERTS), ValueError, "a learned sink beside the keys"),
+    (lambda: atlas("hunyuan_v1_dense"), ValueError, ("a norm with a weight ", "follows the rotation")),
     (lambda: transformers()[1].atlas(bidirectional(), DOCUMENTS, part="full_attention"), ValueError,
      "it is bidirectional"),
     (lambda: atlas("gemma2", sliding_window=8, attn_logit_softcapping=None, layer_types=KINDS), ValueError,
@@ -125,7 +125,7 @@ ROWS = [
         )
     ),
     # Ropes in place of a rotation
-    (lambda: replaced([HALF] * 2), TypeError, "frequencies is a Rope, or several; expected an array"),
+    (lambda: replaced([HALF] * 2), TypeError, ("rope is [", "expected a Rope, or a dict of Ropes by kind of layer")),
     (lambda: replaced(LADDER[:4]), ValueError, "the Rope has 4 blocks, but LlamaRotaryEmbedding has 8"),
     (lambda: replaced(dataclasses.replace(HALF, pairing="interleaved")), ValueError, "the Rope pairs 'interleaved',"),
     (lambda: replaced(dataclasses.replace(HALF, pairing=None)), ValueError, "rope.pairing is None"),
