@@ -8,7 +8,7 @@ Mean scores of two heads of SmolLM2-135M-Instruct against the lag, with the mode
 import matplotlib.pyplot as plt
 import numpy as np
 
-from rfrope import heads, plotting
+from rfrope import heads
 from rfrope.data import smollm2_heads
 
 # %%
@@ -22,8 +22,9 @@ fig, axes = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained")
 for ax, (name, title) in zip(axes, {"previous": "previous token", "induction": "induction"}.items(), strict=True):
     q, k, lags = held[f"{name}_q"], held[f"{name}_k"], np.arange(-90, 1)
     profile = heads.profile(q, k, lags, held["inv_freq"], scale=1 / 8)
-    plotting.attention(profile, ax=ax)
-    ax.set_title(title)
+    ax.fill_between(lags, profile.mean - profile.spread, profile.mean + profile.spread, alpha=0.25, lw=0)
+    ax.plot(lags, profile.mean, ".-")
+    ax.set(xlabel="lag, key minus query (positions)", ylabel="mean score, and its spread over pairs", title=title)
 plt.show()
 
 # %%

@@ -48,7 +48,7 @@ class PositionalAttention(Result):
 
     See Also
     --------
-    heads.positional_attention, plotting.attention
+    heads.positional_attention
 
     Examples
     --------

@@ -40,7 +40,7 @@ class Profile(Result):
 
     See Also
     --------
-    heads.profile, plotting.attention
+    heads.profile
 
     Examples
     --------

@@ -22,10 +22,9 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":")
 _DENSE = 1024  # from so many points on, a curve is drawn as its range and its median
 _BINS = 256  # parts of the axis, at equal ratios and as many at equal distances
-__all__ = ["attention", "kernel", "mean_kernels", "wavelengths"]
+__all__ = ["kernel", "mean_kernels", "wavelengths"]
 _ALL_LAGS = 2048  # up to so many every lag of a smooth curve is drawn, and as many more beyond
 _MOST = 2**20  # lags, of all heads together, at which the mean kernels of frequencies are computed
-_FEW_LAGS = 100  # that are drawn as points, on a linear axis
 _FEW_HEADS = 4  # that are drawn as a line each
 
 
@@ -73,17 +72,6 @@ def draw_curve(ax: Any, lags: np.ndarray, curves: np.ndarray, number: int, label
     low, middle, high = ranges_of_bins(curves, starts)
     ax.fill_between(middles, low.min(axis=0), high.max(axis=0), color=style["color"], alpha=0.25, lw=0)
     return ax.plot(middles, np.median(middle, axis=0), lw=1.2, label=label, **style)[0]
-
-
-def heads_in_colours(ax: Any, count: int) -> list[dict[str, Any]]:
-    """Return colour and label of each head; many heads share a colour scale with a bar beside the axes."""
-    if count <= len(COLOURS):
-        return [style_line(number) | {"label": f"head {number}" if count > 1 else None} for number in range(count)]
-    matplotlib = _matplotlib("matplotlib")
-    scale = _matplotlib("matplotlib.colors").Normalize(0, count - 1)
-    shades = _matplotlib("matplotlib.cm").ScalarMappable(scale, matplotlib.colormaps["viridis"])
-    ax.figure.colorbar(shades, ax=ax, label="head")
-    return [{"color": shades.to_rgba(number), "ls": "-", "label": None} for number in range(count)]
 
 
 def add_labels(ax: Any, artists: Sequence[Any], *, inside: bool = False) -> None:
@@ -181,74 +169,6 @@ def kernel(
     ax.set(xlabel=lag_label(law.ndim), ylabel="mean kernel")
     ax.set_title(repr(law), fontsize="medium")
     add_labels(ax, named)
-    return ax
-
-
-@array.select_device
-def attention(result: Any, *, ax: Any = None) -> Any:
-    """Draw a head's attention by lag, or the mean score of a real head with its spread.
-
-    Parameters
-    ----------
-    result : PositionalAttention or Profile
-        Result of `heads.positional_attention` or `heads.profile`, for lags along one axis.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw in. Default: those of a new pyplot figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing.
-    ValueError, TypeError
-        If lags have several axes, or the result is of another type.
-
-    See Also
-    --------
-    heads.positional_attention, heads.profile
-
-    Notes
-    -----
-    One line per head; the attention of a single head is drawn as stems, as it exists at whole lags only. For a
-    `Profile` of a single head, the band is one standard deviation of the score over the pairs. From 100 lags on, the
-    lag axis is logarithmic on both sides of 0.
-
-    Examples
-    --------
-    >>> import rfrope
-    >>> profile = rfrope.heads.positional_attention(rfrope.geometric(64), 128, temperature=0.1)
-    >>> ax = attention(profile)
-    >>> ax.get_xlabel(), ax.get_ylabel()
-    ('lag, key minus query (positions)', 'attention')
-    """
-    real = all(hasattr(result, name) for name in ("lags", "mean", "spread"))
-    if not real and not all(hasattr(result, name) for name in ("lags", "weights", "mass")):
-        raise TypeError(f"result is {show(result)}; expected what heads.positional_attention or heads.profile returns")
-    lags = array.to_host(result.lags).astype(np.float64)
-    if lags.ndim != 1:
-        raise ValueError(f"result has lags of shape {lags.shape}; expected lags along one axis")
-    order = np.argsort(lags)
-    lags, what = lags[order], "mean score" if real else "attention"
-    curves = array.to_host(result.mean if real else result.weights).reshape(-1, lags.size)[:, order]
-    ax, few = new_axes(ax), lags.size < _FEW_LAGS
-    if real and len(curves) == 1:
-        spread, about = array.to_host(result.spread).reshape(-1)[order], "one standard deviation over pairs"
-        edges, style = (curves[0] - spread, curves[0] + spread), {"color": COLOURS[0], "alpha": 0.25, "lw": 0}
-        ax.fill_between(lags, *edges, label=about, **style)
-    for curve, style in zip(curves, heads_in_colours(ax, len(curves)), strict=True):
-        style |= {"label": what} if len(curves) == 1 else {}
-        if not real and len(curves) == 1:
-            ax.vlines(lags, 0.0, curve, color=style["color"], lw=1.2)
-            style["ls"] = ""
-        ax.plot(lags, curve, marker="." if few or not style["ls"] else "", ms=5 if few else 3, lw=1.0, **style)
-    ax.set(xlabel="lag, key minus query (positions)", ylabel=what)
-    if not few:
-        ax.set_xscale("symlog", linthresh=1.0)
-    if real or len(curves) > 1:  # the axis names a single one
-        add_labels(ax, [*ax.collections, *ax.lines] if real and len(curves) == 1 else ax.lines)
     return ax
 
 

@@ -12,7 +12,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 import rfrope
-from rfrope import analysis, heads, plotting
+from rfrope import analysis, plotting
 from rfrope.plotting import figures
 
 KERNEL = rfrope.kernel("gaussian", scale=16.0)
@@ -114,38 +114,6 @@ def test_few_lags_are_drawn_as_a_line(ax):
     (line,) = (line for line in ax.lines if line.get_label() == "whole")
     assert np.array_equal(line.get_xdata(), np.arange(901))
     np.testing.assert_allclose(line.get_ydata(), analysis.mean_kernel(np.arange(901), rfrope.geometric(8, base=1e6)))
-
-
-def test_attention_by_lag(ax):
-    held = heads.positional_attention(rfrope.geometric(16), 32, temperature=0.05)
-    assert plotting.attention(held, ax=ax) is ax
-    (line,) = ax.lines
-    assert np.array_equal(np.sort(held.lags), line.get_xdata())
-    assert line.get_xdata()[np.argmax(line.get_ydata())] == -1.0
-    assert np.sum(line.get_ydata()) == pytest.approx(1.0)
-    (stems,) = ax.collections
-    ends = np.stack(stems.get_segments())
-    assert np.array_equal(ends[:, 1], np.stack(line.get_data(), axis=-1))
-    assert not np.any(ends[:, 0, 1])
-    assert line.get_linestyle() == "None"
-
-
-def test_the_mean_score_of_a_real_head(ax):
-    rng = np.random.default_rng(0)
-    q, k = rng.standard_normal((2, 9, 32))
-    held = heads.profile(q, k, np.arange(-5, 6), rfrope.geometric(16))
-    plotting.attention(held, ax=ax)
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), held.mean)
-    edges = ax.collections[0].get_paths()[0].vertices
-    assert np.max(edges[edges[:, 0] == -3.0, 1]) == pytest.approx(held.mean[2] + held.spread[2])
-    several = heads.profile(np.stack([q, k]), np.stack([k, q]), np.arange(-5, 6), rfrope.geometric(16))
-    drawn = plotting.attention(several, ax=ax.figure.add_subplot())
-    assert [line.get_label() for line in drawn.lines] == ["head 0", "head 1"]
-    assert not drawn.collections
-    many = heads.profile(*rng.standard_normal((2, 12, 9, 32)), np.arange(-5, 6), rfrope.geometric(16))
-    drawn = plotting.attention(many, ax=Figure().subplots())
-    assert len({tuple(line.get_color()) for line in drawn.lines}) == 12  # by a scale of colours
-    assert [other.get_ylabel() for other in drawn.figure.axes if other is not drawn] == ["head"]
 
 
 def test_labels_are_drawn_as_they_are(ax):

@@ -21,7 +21,7 @@ from problems import has_density
 from public import FUNCTIONS, METHODS
 
 import rfrope
-from rfrope import heads, kernels
+from rfrope import kernels
 
 Place = Callable[..., Any]
 
@@ -153,7 +153,6 @@ def _others(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
         "models.repair": {"model": _Module(), "rope": ROPE},
         "save": {"path": folder / "new.npz", "overwrite": True},
         "engines.write": {"path": folder / "new.json", "overwrite": True},
-        "plotting.attention": {"result": heads.positional_attention(LADDER, 16)},
     }
 
 
@@ -394,7 +393,7 @@ def make_once(name: str, xp: Any, place: Any) -> Any:
 
 
 BARE = ("analysis.", "heads.", "moments.", "rotation.", "frequencies.", "models.")  # not named in support.inc
-UNTYPED = {"summarise", "plan", "audit", "plotting.attention"}  # they take arrays and other things
+UNTYPED = {"summarise", "plan", "audit"}  # they take arrays and other things
 
 
 def takes_arrays(name: str, function: Any) -> bool:
@@ -434,7 +433,7 @@ OF_THE_HOST = {  # as docs/explain/precision.rst says
     *("Kernel.transport", "validate", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_of", "summarise", "atlas", "scaling.scale_axis"),
     *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "engines.export"),
-    *("engines.rounding", "engines.write", "plotting.attention", "plotting.kernel"),
+    *("engines.rounding", "engines.write", "plotting.kernel"),
     *("plotting.mean_kernels", "plotting.wavelengths", "save"),
 }
 TO_HOST: dict[str, Callable[[Place], Any]] = {
