@@ -151,7 +151,6 @@ CALLS = {  # a function, then what it takes
     "heads.aligned_shift": lambda f, v: f(frequencies=v.omega, offset=-1.0, cosine=v.values),
     "heads.shifted_scores": lambda f, v: f(v.q, v.k, frequencies=v.omega, shift=v.values, **v.by_lag),
     "heads.shifted_mean_kernel": lambda f, v: f(frequencies=v.omega, shift=v.values, **v.by_lag),
-    "heads.recentred_kernel": lambda f, v: f(kernel=v.kernel, offset=-1.0, **v.by_lag),
     "heads.profile": lambda f, v: f(v.x, v.y, frequencies=v.omega, **v.by_lag),
     "heads.positional_weights": lambda f, v: f(v.omega, d_model=64),
     "heads.positional_scores": lambda f, v: f(frequencies=v.omega, **v.by_lag),

@@ -13,7 +13,7 @@ from rfrope import heads
 
 # %%
 # `rfrope.heads.phase_shift` turns each block by minus the offset times its frequency. On average over draws the kernel
-# is then that of `rfrope.heads.recentred_kernel`.
+# is then that of ``kernel.phi(lags - offset)``.
 
 kernel = rfrope.kernel("gaussian", scale=4.0)
 frequencies = rfrope.design(kernel, head_dim=64, context=64, design="quantile").frequencies
@@ -23,7 +23,7 @@ fine = np.linspace(lags[0], lags[-1], 400)
 for offset, colour, side in ((0, "0.4", "left"), (-5, "#0072B2", "right"), (-16, "#D55E00", "right")):
     curve = heads.shifted_mean_kernel(lags, frequencies, heads.phase_shift(offset, frequencies))
     ax.plot(lags, curve, ".", color=colour, ms=4)
-    ax.plot(fine, heads.recentred_kernel(fine, offset, kernel), color=colour, lw=1.0)
+    ax.plot(fine, kernel.phi(fine - offset), color=colour, lw=1.0)
     ax.annotate(f"offset {offset}".replace("-", "−"), (offset, 1.03), color=colour, ha=side)
 ax.set(xlabel="lag, key minus query (positions)", ylabel="mean kernel", ylim=(-0.1, 1.1))
 ax.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""Generators of rotations: bases in which they are RoPE, and folding into weights."""
+"""Generators of rotations: frequencies and bases in which they are RoPE."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
     """Return frequencies and basis of the rotations ``expm(sum_a p_a G_a)`` of commuting generators.
 
     Every rotation of features that depends on the difference of positions alone has this form; in a suitable basis it
-    rotates blocks of two features, like RoPE. `fold` multiplies the basis into the weights.
+    rotates blocks of two features, like RoPE. Weights of queries and keys multiplied by the basis, ``basis.T @ W`` for
+    each head, make the model one with plain RoPE.
 
     Parameters
     ----------
     generators : array_like, (k, d, d), or (d, d) for one axis
         Skew-symmetric, commuting, d even; radians per unit of position.
     pairing : {"half", "interleaved"}
-        Columns of the basis, and so features after `fold`, that form a block.
+        Columns of the basis, and so features in it, that form a block.
 
     Returns
     -------
@@ -46,10 +47,6 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
         in float32 or less).
     TypeError
         If a value is not a real number.
-
-    See Also
-    --------
-    frequencies.fold : multiplies the basis into weights.
 
     Notes
     -----
@@ -98,77 +95,6 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
     basis = xp.concat([even, odd], axis=1) if pairing == "half" else placed
     frequencies = from_vectors(vectors, len(shape) - 1)  # one matrix is one axis
     return Rope(frequencies, pairing=pairing, source=Provenance(extra={"maker": "from_generators"})), basis
-
-
-@array.select_device
-def fold(weight: Array, basis: Array) -> Array:
-    """Return weights that make queries or keys in the basis of `from_generators`, so that a plain Rope rotates them.
-
-    Fold the weights of queries and of keys, and their biases: scores are unchanged, and the model runs wherever RoPE
-    does. Values need no folding.
-
-    Parameters
-    ----------
-    weight : array_like, (H d, n), or a bias (H d,)
-        Weight of a linear layer ``y = weight @ x``, as in PyTorch: features of all heads, then of the input.
-    basis : array_like, (d, d), or (H, d, d) with one per head
-        Orthogonal. If groups of queries share a key (GQA), one basis per key head, each used for a group of consecutive
-        query heads.
-
-    Returns
-    -------
-    array, as `weight`
-        ``basis.T @ weight`` for each head, rounded once to the dtype of `weight`.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not fit, or a basis is not orthogonal to 1e-5 (checked where that is free).
-    TypeError
-        If weights are not real floating.
-
-    See Also
-    --------
-    frequencies.from_generators : returns frequencies and basis.
-
-    Examples
-    --------
-    A circulant STRING as a Rope:
-
-    >>> import scipy.linalg
-    >>> rng = np.random.default_rng(0)
-    >>> circulant = scipy.linalg.circulant(rng.normal(size=8))
-    >>> generator = circulant - circulant.T
-    >>> w_q, w_k = rng.normal(size=(2, 8, 8))
-    >>> x, y = rng.normal(size=(2, 8))
-    >>> old = (scipy.linalg.expm(5 * generator) @ w_q @ x) @ (scipy.linalg.expm(2 * generator) @ w_k @ y)
-    >>> rope, basis = from_generators(generator)
-    >>> new = rope.rotate(fold(w_q, basis) @ x, 5) @ rope.rotate(fold(w_k, basis) @ y, 2)
-    >>> bool(np.isclose(old, new, rtol=1e-12))
-    True
-    """
-    xp, device = array.shared({"basis": basis}, weight=weight)
-    weight = array.numbers(weight, xp, name="weight", device=device)
-    if not array.is_real_floating(weight) or weight.ndim not in (1, 2):
-        raise TypeError(
-            f"weight has shape {tuple(weight.shape)} and dtype {array.dtype_name(weight)}; expected real floating "
-            "numbers (H d, n), or a bias (H d,)"
-        )
-    basis = array.widen(array.numbers(basis, xp, name="basis", device=array.device(weight)), xp)
-    if basis.ndim not in (2, 3) or basis.shape[-1] != basis.shape[-2] or 0 in basis.shape:
-        raise ValueError(f"basis has shape {tuple(basis.shape)}; expected (d, d), or (H, d, d)")
-    if array.has_host_values(basis):
-        unit = xp.eye(basis.shape[-1], dtype=basis.dtype, device=array.device(basis))
-        if not array.all_within(xp.matmul(xp.matrix_transpose(basis), basis) - unit, 1e-5, xp):
-            raise ValueError("basis is not orthogonal; expected one of from_generators")
-    d, heads = basis.shape[-1], basis.shape[0] if basis.ndim == 3 else 1
-    if weight.shape[0] % (d * heads):
-        raise ValueError(
-            f"weight has shape {tuple(weight.shape)}, but basis {tuple(basis.shape)}; expected d = {d} rows a head"
-        )
-    rows = xp.reshape(array.astype(weight, basis.dtype, xp), (heads, weight.shape[0] // (d * heads), d, -1))
-    folded = xp.matmul(xp.matrix_transpose(xp.reshape(basis, (heads, 1, d, d))), rows)
-    return array.astype(xp.reshape(folded, weight.shape), weight.dtype, xp)
 
 
 # -- the mathematics ---------------------------------------------------------------------------------------------------

@@ -269,7 +269,7 @@ def atlas(
     `lag_explained` is the variance between lags over that of the scores. The square of a mean over few pairs is biased
     upwards, so the product of the means of two documents is averaged over all pairs of documents: unbiased for
     independent documents, and possibly negative. `curve_explained` is ``(2 Cov(S, c) - Var c) / Var S`` for the curve
-    c, by which TriAttention (arXiv:2604.04921) reads heads: `heads.recentred_kernel` with the amplitudes and phases of
+    c, by which TriAttention (arXiv:2604.04921) reads heads: the mean score of waves with the amplitudes and phases of
     a head.
 
     Outlier pairs: Rotary Offset Features (arXiv:2503.01832) finds them at frequencies that complete no turn, `partial`.

@@ -12,8 +12,6 @@ from typing import Any
 from rfrope._core import angles, array, blocks, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
-from rfrope.kernels import Kernel
-from rfrope.kernels.registry import read_kernel
 
 
 @array.select_device
@@ -205,12 +203,13 @@ def shifted_mean_kernel(lags: Array, frequencies: Array, shift: Array) -> Array:
 
     See Also
     --------
-    heads.recentred_kernel, heads.phase_shift
+    heads.phase_shift
 
     Notes
     -----
     With ``shift = phase_shift(offset, frequencies)`` this is the mean kernel moved to `offset`: it is 1 there, and
-    nowhere else unless frequencies lie on a lattice. Source: section 2 of the mathematics page.
+    nowhere else unless frequencies lie on a lattice. Over random frequencies its mean is ``kernel.phi(lag - offset)``:
+    the RF-RoPE paper, Theorem 2 and last part. Source: section 2 of the mathematics page.
 
     Examples
     --------
@@ -221,51 +220,6 @@ def shifted_mean_kernel(lags: Array, frequencies: Array, shift: Array) -> Array:
     """
     read = read_shifted(lags, frequencies, shift, "lags")
     return sums.sum_blocks(read)[0] / float(read.blocks)
-
-
-@array.select_device
-def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
-    """Return the expected kernel over random frequencies shifted by ``phase_shift(offset, frequencies)``.
-
-    Parameters
-    ----------
-    lags, offset : array_like, in units of position
-        Lags, and the lag of the peak, which broadcast: any shape for a kernel with one axis, ``(..., ndim)`` with more.
-    kernel : Kernel or str
-        Law of the frequencies; a string is read by `rfrope.kernels.parse`.
-
-    Returns
-    -------
-    array
-        ``Phi(lag - offset)``, float64 where the library has it.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If the kernel is invalid, or lags do not fit it or each other.
-
-    See Also
-    --------
-    heads.shifted_mean_kernel, heads.phase_shift
-
-    Notes
-    -----
-    ``E cos(lag . omega - offset . omega) = Phi(lag - offset)``, and the sines vanish for a symmetric law, so the
-    expected score of q and k is ``(q . k) Phi(lag - offset)``. Source: the RF-RoPE paper, Theorem 2 and last part.
-
-    Examples
-    --------
-    >>> recentred_kernel([0, -2, -4, -6], -4, "gaussian(scale=2)").round(4)
-    array([0.1353, 0.6065, 1.    , 0.6065])
-    """
-    kernel = read_kernel(kernel)
-    xp, device = array.shared({"lags": lags, "offset": offset})
-    lags, offset = (
-        kernel.restore_shape(angles.checked_lags(value, kernel.ndim, xp, device, name, kernel))
-        for value, name in ((lags, "lags"), (offset, "offset"))
-    )
-    array.broadcast_shapes({"lags": lags.shape, "offset": offset.shape})
-    return kernel.phi(lags - offset)
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------

@@ -7,10 +7,9 @@ import pytest
 import scipy.linalg
 import scipy.optimize
 from conftest import library
-from owned import check_owned
 
 import rfrope
-from rfrope.frequencies import fold, from_generators
+from rfrope.frequencies import from_generators
 
 
 def skew(rng, *shape):
@@ -173,38 +172,9 @@ def test_a_checkpoint_becomes_a_plain_rope(kind):
     q, k = (split(x.astype(np.float64) @ w.T.astype(np.float64) + bias) for w in (w_q, w_k))
     old = np.stack([turned(made, grid, normed(a)) @ turned(made, grid, normed(b)).T for a, b in zip(q, k, strict=True)])
     rope, basis = from_generators(made)
-    assert fold(w_q, basis).dtype == np.float32
-    q, k = (split(x @ fold(w, basis).T + fold(bias, basis)) for w in (w_q, w_k))
+    q, k = (split(x @ w.T + bias) @ basis.astype(np.float32) for w in (w_q, w_k))
     new = rope.scores(normed(q.astype(np.float64)), normed(k.astype(np.float64)), grid, grid)
     assert np.max(np.abs(new - old)) < 1e-6 * np.max(np.abs(old))
-
-
-@pytest.mark.parametrize("per_head", [False, True])
-def test_folding_on_every_library(xp, per_head):
-    rng = np.random.default_rng(18)
-    bases = np.stack([orthogonal(rng, 4) for _ in range(3)])
-    weight = rng.standard_normal((12, 5))
-    bases = bases if per_head else bases[:1]
-    wanted = (np.swapaxes(bases, 1, 2) @ weight.reshape(3, 4, 5)).reshape(12, 5)
-    for columns in (slice(None), 0):
-        found = fold(xp(weight[:, columns]), xp(bases if per_head else bases[0]))
-        check_owned(xp, found, wanted[:, columns], atol=1e-14)
-
-
-def test_groups_of_queries_have_the_basis_of_their_key():
-    """GQA: four heads of queries, two of keys; scores stay those of the generators."""
-    rng = np.random.default_rng(24)
-    made = skew(rng, 2, 4, 4)
-    found = [from_generators(one) for one in made]
-    bases = np.stack([basis for _, basis in found])
-    w_q, w_k = rng.standard_normal((16, 3)), rng.standard_normal((8, 3))
-    x, y = rng.standard_normal((2, 3))
-    queries, keys = (fold(w_q, bases) @ x).reshape(4, 4), (fold(w_k, bases) @ y).reshape(2, 4)
-    for head in range(4):
-        own = head // 2
-        rope, lag = found[own][0], scipy.linalg.expm(made[own])  # from position 2 to 3
-        old = (lag @ w_q[4 * head : 4 * head + 4] @ x) @ (w_k[4 * own : 4 * own + 4] @ y)
-        np.testing.assert_allclose(rope.rotate(queries[head], 3) @ rope.rotate(keys[own], 2), old, rtol=1e-10)
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e-12, 1e12, 2.0**490])

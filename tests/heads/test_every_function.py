@@ -37,7 +37,6 @@ CALLS = {  # of a function that makes an array; by ways that calls of tests/supp
         a(Q[:, None]), a(K[:, None]), a([1, -7]), a(OMEGA[:3]), a(DELTA[:3])
     ),
     "shifted_mean_kernel": lambda a: heads.shifted_mean_kernel(a(LAGS), a(OMEGA), a(DELTA)),
-    "recentred_kernel": lambda a: heads.recentred_kernel(a([0, -2, -4]), a([[-4], [1]]), "gaussian(scale=2)"),
     "offset_of": lambda a: heads.offset_of(a(OMEGA), a(DELTA + LAGS[:3, None]), low=-16.0, weights=a(np.abs(Q[0, :4]))),
     "effective_offset": lambda a: heads.effective_offset(a(Q), a(K[:5]), a(OMEGA), **FEW),
     "profile": lambda a: heads.profile(a(Q), a(K[:5]), a(LAGS), a(OMEGA), **FEW),

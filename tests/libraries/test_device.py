@@ -22,7 +22,7 @@ from calls import CALLS, FROM_HOST, MADE_ON_HOST, Place
 from conftest import library
 
 import rfrope
-from rfrope import analysis, heads, moments
+from rfrope import analysis, moments
 from rfrope._core import array, dispatch, libraries, overlap
 
 # -- array-api-strict's second device ----------------------------------------------------------------------------------
@@ -130,7 +130,6 @@ def test_numpy_that_says_how_to_turn_is_moved_to_the_device(second):
         (lambda x, d: rfrope.expected_score(x, x, d, "gaussian"), (x, d)),
         (lambda x, d: rfrope.score_variance(x, x, d, "gaussian"), (x, d)),
         (lambda x, d: moments.relative_error(x, x, d, "gaussian"), (x, d)),
-        (lambda x, d: heads.recentred_kernel(d, x[0, 0, 0], "gaussian"), (x, d)),
         (lambda x, w, d: analysis.sine_share(x, x, d, w), (x, w, d)),
         (lambda x, d: rfrope.estimate_scores(x, x, d, "gaussian", n_trials=4, rng=0).mean.value, (x, d)),
     ]

@@ -39,7 +39,7 @@ def test_every_library_gives_numpys_numbers(name, xp):
 WITHOUT_SLOPES = {"Rope.table", "features.positive", "from_complex", "xpos_scales"}
 
 
-SEEN = ("axial", "fold", "isotropic", "mixed", "mrope", "relocate", "scaling.llama3", "scaling.yarn")
+SEEN = ("axial", "isotropic", "mixed", "mrope", "relocate", "scaling.llama3", "scaling.yarn")
 SLOPED = sparse(sorted(calls.TAKING - calls.OF_THE_HOST - WITHOUT_SLOPES), lambda name: name in SEEN)
 
 

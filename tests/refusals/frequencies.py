@@ -6,7 +6,7 @@ import numpy as np
 
 import rfrope
 from rfrope import axial
-from rfrope.frequencies import fold, from_generators
+from rfrope.frequencies import from_generators
 
 UNIT, FOUR = np.eye(4), np.ones((4, 2))
 SKEW = np.random.default_rng(0).standard_normal((2, 4, 4))
@@ -22,7 +22,4 @@ ROWS = [
     (lambda: axial(HALF, INTERLEAVED), ValueError, "sets differ in pairing, attention_factor, polar: "),
     # generators
     (lambda: from_generators(SKEW), ValueError, "generators 0 and 1 do not commute: their relative commutator is 0."),
-    (lambda: fold(np.ones((5, 2)), UNIT), ValueError, "weight has shape (5, 2), but basis (4, 4); expected d = 4"),
-    (lambda: fold(FOUR, np.stack([UNIT] * 2)), ValueError, "expected d = 4 rows a head"),
-    (lambda: fold(FOUR.astype(int), UNIT), TypeError, ("weight has shape", "int64")),
 ]  # fmt: skip
