@@ -157,6 +157,15 @@ class SchemeTable(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines))
 
 
+def describe_limits(form: rfrope.engines.Format) -> str:
+    """Return all that a format cannot carry, in words."""
+    lacks = [] if form.any_rope or form.heads else ["sets for each head"]
+    lacks += [] if form.any_rope else ["several axes"]
+    lacks += [] if len(form.pairings) == 2 else ["interleaved pairs"]
+    lacks += [] if form.factor else ["an attention factor"]
+    return ", ".join([*lacks, form.cannot] if form.cannot else lacks) or "nothing"
+
+
 class EngineTable(SphinxDirective):
     """``.. engine-table::`` lists the engines that a Rope can be exported to; all of it comes from their records."""
 
@@ -167,7 +176,7 @@ class EngineTable(SphinxDirective):
             lines += [engine.name, ""]
             fields = {
                 "Takes": engine.format.carries,
-                "Cannot carry": engine.format.lacks,
+                "Cannot carry": describe_limits(engine.format),
                 "A set for each head": engine.format.heads,
                 "Rounds": engine.format.exact,
                 "Files": ", ".join(f"``{suffix}``" for suffix in engine.format.suffixes),

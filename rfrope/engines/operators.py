@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,15 +26,6 @@ FLASH_ATTN = make_engine("flash-attn", _make_offsets, formats.round_once)
 
 
 FLASHINFER = make_engine("FlashInfer", formats.make_cache, formats.round_once)
-
-
-LMCACHE = make_engine(
-    "LMCache",
-    # without the attention factor: cached keys have it, and would get its square on top
-    lambda request: formats.make_cache(replace(request, rope=replace(request.rope, attention_factor=1.0))),
-    # an entry of the turn that two rows make: the error of both rows, two products and their sum
-    lambda request, made: Arithmetic(None, 0.0, 6.0 * formats.round_once(request, made).entry_error),
-)
 
 
 def _make_node(request: ExportRequest) -> dict[str, Any]:

@@ -353,15 +353,6 @@ class Format:
     refusal: Callable[[ExportRequest], str] | None = None
     cannot: str = ""
 
-    @property
-    def lacks(self) -> str:
-        """Everything that it cannot carry, in words."""
-        lacks = [] if self.any_rope or self.heads else ["sets for each head"]
-        lacks += [] if self.any_rope else ["several axes"]
-        lacks += [] if len(self.pairings) == 2 else ["interleaved pairs"]
-        lacks += [] if self.factor else ["an attention factor"]
-        return ", ".join([*lacks, self.cannot] if self.cannot else lacks) or "nothing"
-
 
 @dataclass(frozen=True)
 class Engine:

@@ -256,7 +256,7 @@ CARRIED = {
     **{engine: {"interleaved, no factor", *WHOLE} for engine in ("MLX", "TransformerEngine")},
     "MLX-LM": {"learned", *WHOLE},
     "llama.cpp": {"plain", "interleaved", "interleaved, no factor", "learned", *WHOLE},
-    **{one: set(KINDS) for one in ("flash-attn", "FlashInfer", "LMCache", "ONNX", "vLLM operator", *ANY)},
+    **{one: set(KINDS) for one in ("flash-attn", "FlashInfer", "ONNX", "vLLM operator", *ANY)},
 }
 
 

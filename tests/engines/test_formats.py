@@ -205,33 +205,6 @@ def test_each_head_turns_by_its_own_set(engine, turned, pairing):
     np.testing.assert_allclose(got.reshape(x.shape), np.stack(wanted), rtol=0.0, atol=2e-6)
 
 
-def move(k: np.ndarray, old: np.ndarray, new: np.ndarray, neighbours: bool) -> np.ndarray:
-    """Return keys that LMCache's kernel moves between rows of its cache, ``(tokens, d)``: back, and then forth."""
-    half = old.shape[-1] // 2
-    one, two = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if neighbours else (slice(0, half), slice(half, 2 * half))
-    moved, x, y = k.copy(), k[:, one], k[:, two]
-    back_x, back_y = x * old[:, :half] + y * old[:, half:], y * old[:, :half] - x * old[:, half:]
-    moved[:, one] = back_x * new[:, :half] - back_y * new[:, half:]
-    moved[:, two] = back_y * new[:, :half] + back_x * new[:, half:]
-    return moved
-
-
-@PAIRINGS
-def test_keys_that_lmcache_moves(pairing):
-    """They keep the attention factor once: a table with it would give its square on top."""
-    rope = many(pairing, head_dim=20)
-    made = engines.export(rope, "LMCache")
-    cache, rng = made["cos_sin_cache"], np.random.default_rng(4)
-    old, new = rng.permutation(TOKENS), rng.permutation(TOKENS)
-    x = rng.standard_normal((TOKENS, HEADS, 20))
-    cached, wanted = (rope.rotate(x.swapaxes(0, 1), at[:, None]).swapaxes(0, 1) for at in (old, new))
-    rows = [(made["first_rows"] + at[:, None]).reshape(-1) for at in (old, new)]
-    got = move(cached.reshape(-1, 20), *(cache[one] for one in rows), not made["is_neox"])
-    missed = np.max(np.abs(got.reshape(x.shape) - wanted))
-    assert missed < min(5e-6, 2.0 * rope.attention_factor * engines.rounding(rope, "LMCache").table * np.max(np.abs(x)))
-    np.testing.assert_allclose(cache[:, :8] ** 2 + cache[:, 8:] ** 2, 1.0, atol=1e-6)
-
-
 def test_bounds_of_several_heads_are_those_of_the_worst():
     rope = many(factor=1.0)
     alone = [replace(rope, frequencies=one) for one in rope.frequencies[..., 0]]

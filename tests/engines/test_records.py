@@ -23,8 +23,6 @@ def test_records_are_complete():
     for form in (engine.format for engine in TAKERS):
         assert all((form.carries, form.exact, form.source))
         assert set(form.options) <= {"context", "base", "dtype", "architecture"}
-        assert form.lacks == "nothing" if form.any_rope else "several axes" in form.lacks
-        assert ("sets for each head" in form.lacks) == (not form.any_rope and not form.heads)
 
 
 @pytest.mark.parametrize("spelling", ["vLLM", "vllm", "V-LLM", "llama.cpp", "llama_cpp", "tensorrt llm", "SGLANG"])
