@@ -20,7 +20,6 @@ _LARGEST_TOP = 1e15
 _WIDTH = 1e-6  # relative width to which the ends of islands are refined
 _DOUBT = 1e-12  # error of sums at long lags in plain arithmetic
 _FOLLOWED, _STEPS, _LONGEST = 4, 64, 50.0  # number of lags followed in each order, steps, and distance in ln base
-_SHOWN = 12  # islands in the text
 _ZERO_OF_CI = 0.6165054856207163  # the first zero of the cosine integral
 
 
@@ -72,26 +71,6 @@ class BaseForContext(Result):
     always_above: float | None
     grid: tuple[float, float, int]
 
-    def __str__(self) -> str:
-        low, high, n = self.grid
-        more = len(self.islands) - _SHOWN
-        return "\n".join(
-            [
-                f"Bases for a context of {self.context} positions with {self.n_blocks} blocks (head width "
-                f"{2 * self.n_blocks}).",
-                "A base holds if the mean over the blocks of cos(lag * frequency) is never negative in the context;",
-                "at lags where it is negative, similar tokens score less than others.",
-                f"  integral rule      {_text(self.integral_rule)}, for infinitely many blocks: a guide only",
-                f"  smallest found     {_text(self.smallest)}",
-                f"  all hold from      {_text(self.always_above)} (the largest base tested is {_text(high)})",
-                *(f"  hold               {_text(low)} to {_text(high)}" for low, high in self.islands[:_SHOWN]),
-                *([f"                     and {more} more ranges"] if more > 0 else []),
-                f"  tested             {n} bases from {_text(low)} to {_text(high)}, in equal ratios, and all between "
-                "ranges;",
-                "                     narrower gaps inside a range may be missed (ends and ranges are exact to 1e-6)",
-            ]
-        )
-
 
 def base_for_context(
     context: int, n_blocks: int, *, max_base: float | None = None, n_grid: int = 1200
@@ -113,7 +92,6 @@ def base_for_context(
     Returns
     -------
     BaseForContext
-        ``print`` it to read the result.
 
     Raises
     ------
@@ -270,12 +248,6 @@ class _Search:
             if np.all((step < 0.1 * _WIDTH) | (grown > _LONGEST)):
                 break
         return grown
-
-
-def _text(base: float | None) -> str:
-    if base is None:
-        return "none"
-    return f"{base:.4g}" if base >= 1e10 or base < 1e3 else f"{base:.0f}"
 
 
 def ladder_base(omega: np.ndarray, tolerance: float, known: float = 0.0) -> float | None:
