@@ -246,6 +246,25 @@ def module_of(name):
     return layers.RotaryEmbedding(rope, learnable=MODULES[name]).to(PLACE)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("tokens", "offset"), [(100, 2**20), (1, 5)])
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_turn_and_learn_as_in_float64_on_the_cpu(name, tokens, offset, dtype, calls):
+    found, module = [], module_of(name)
+    given = [uniform(2, heads, tokens, 64, seed=heads).to(dtype) for heads in (4, 2)]
+    for place, kind in ((PLACE, dtype), ("cpu", torch.float64)):
+        inputs = [one.to(place, kind).requires_grad_() for one in given]
+        turned = module.to(place)(*inputs, offset=offset)
+        along = [torch.full_like(one, 0.75) for one in turned]
+        found.append([*turned, *torch.autograd.grad(turned, [*inputs, *module.parameters()], along)])
+    assert len(calls) == 2
+    for number, (one, exact) in enumerate(zip(*found, strict=True)):
+        error = 2.0 * torch.finfo(dtype).eps if number < 4 else 2e-5  # sums of gradients are float32
+        torch.testing.assert_close(
+            one.double().cpu(), exact, rtol=error, atol=error * float(exact.detach().abs().max())
+        )
+
+
 @on_device_alone
 def test_a_side_stream_orders_launches_with_what_comes_before():
     stream, x, module = torch.cuda.Stream(), triton_device.uniform(1, 8, 512, 64).bfloat16(), module_of("known")

@@ -244,3 +244,33 @@ def test_second_derivatives_and_maps_over_parameters(rope):
     else:
         found = torch.vmap(torch.func.grad(call))(*(torch.stack([p.detach(), p.detach() + 0.1]) for p in own))
         torch.testing.assert_close(found[0], torch.autograd.grad(call(*own), own[0])[0])
+
+
+@pytest.mark.parametrize("wrong", [1.0, 1.1], ids=["right", "ten percent off"])
+def test_a_kernel_learned_by_attention_as_a_smoother_comes_back_within_its_standard_error(wrong):
+    """Values are weighed by ``softmax(6 Phi(lag))``, with noise; from ones, blocks add up to the mean kernel."""
+    tokens, noise, blocks, z = 48, 0.3, 32, []
+    truth, lags = rfrope.kernel("gaussian", scale=5.0 * wrong), np.arange(tokens)[:, None] - np.arange(tokens)
+    weights = torch.softmax(6.0 * torch.from_numpy(truth.phi(lags)), -1)
+    rope = rfrope.design("gaussian(scale=3)", head_dim=2 * blocks, context=tokens, design="quantile")
+    ones = torch.ones(1, 1, tokens, 2 * blocks, dtype=torch.float64) * (3.0 / blocks) ** 0.5
+    for seed in range(20):
+        module, generator = RotaryEmbedding(rope, "kernel"), torch.Generator().manual_seed(seed)
+        values, error = torch.randn(2, tokens, 8, generator=generator, dtype=torch.float64)
+        given = weights @ values + noise * error
+        for _ in range(6):  # Gauss-Newton
+            (slope,) = torch.autograd.grad(
+                0.5 * (smoothed(module, ones, values) - given).square().sum(), module.log_scale
+            )
+            ends = [smoothed(module, ones, values, module.log_scale.detach() + step) for step in (-1e-4, 1e-4)]
+            information = ((ends[1] - ends[0]) / 2e-4).square().sum().detach()
+            module.log_scale.data.sub_(slope / information)
+        z.append((module.log_scale.item() - math.log(5.0)) * information.sqrt().item() / noise)
+    misses = abs(np.mean(z)) * 20**0.5, np.sum(np.square(z))
+    assert (misses[0] < 4.9 and misses[1] < 73.0) == (wrong == 1.0)  # each by chance once in a million
+
+
+def smoothed(module, ones, values, log_scale=None):
+    own = {} if log_scale is None else {"log_scale": log_scale}
+    q, k = torch.func.functional_call(module, own, (ones, ones))
+    return torch.softmax(q[0, 0] @ k[0, 0].T, -1) @ values

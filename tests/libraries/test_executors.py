@@ -3,6 +3,11 @@
 import concurrent.futures
 import contextlib
 import multiprocessing
+import os
+import pathlib
+import signal
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -60,3 +65,39 @@ ENGINES = {"spawned processes": spawned, "loky": of_loky, "dask.distributed": of
 def test_any_number_of_workers_gives_the_same_bits(engine, count, serial):
     with ENGINES[engine](count) as executor:
         assert estimate(executor) == serial
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A task that ends its process, as a kill -9 does, at one span, the first time."""
+
+    task: object
+    marker: str
+    at: int
+
+    def __call__(self, span):
+        if span == self.at and not os.path.exists(self.marker):
+            pathlib.Path(self.marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.task(span)
+
+
+def killing(executor, marker, at):
+    return lambda task, spans: executor.map(Killed(task, str(marker), at), spans)
+
+
+@campaign
+@pytest.mark.parametrize("engine", ["spawned processes", "loky"])
+def test_a_pool_that_breaks_says_what_is_lost(engine, tmp_path):
+    broken = BrokenProcessPool  # loky's is one too
+    with ENGINES[engine](1) as pool, pytest.raises(broken) as error:
+        estimate(killing(pool, tmp_path / "killed", 6 * 2**16))
+    assert "chunks, which are lost" in error.value.__notes__[0]
+
+
+@campaign
+@pytest.mark.filterwarnings("ignore")  # of Dask, which says that a worker is gone
+def test_dask_does_the_work_of_a_killed_worker_again(tmp_path, serial):
+    with of_dask(2) as executor:
+        assert estimate(killing(executor, tmp_path / "killed", 6 * 2**16)) == serial
+    assert (tmp_path / "killed").exists()
