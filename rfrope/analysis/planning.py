@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, sums
-from rfrope._core.angles import Angles
+from rfrope._core import angles, array
 from rfrope._core.arguments import named, show, whole
 from rfrope._core.results import Report, Result, Table, Words, plain
 from rfrope.analysis import bases
@@ -40,8 +39,7 @@ _NOTES = """\
 perplexity: of SmolLM2-135M-Instruct beyond its 8192 positions, on texts of 16384 tokens; not of this model.
 departure: root mean square change of the mean kernel at the trained lags. unseen: blocks that completed no
 turn in training and turn further in the longer context. first < 0: first lag in the longer context at which
-the mean score of equal content is negative. neighbours: how far the mean kernel falls from one position to
-the next, relative to training. factor: attention factor, not one of the four measures."""
+the mean score of equal content is negative. factor: attention factor, not one of the measures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +60,6 @@ class Method(Result):
         Blocks that completed no turn in training and rotate further over the longer context.
     first_negative_lag : int or None
         First lag of the longer context with a negative mean kernel.
-    resolution : float
-        ``1 - C(1)``, the fall of the mean kernel between neighbouring positions, relative to training.
     perplexity : float
         Measured perplexity of SmolLM2-135M-Instruct, extended from 8192 to 16384 positions without training; lower is
         better. No other model or length was measured.
@@ -87,7 +83,6 @@ class Method(Result):
     departure: float
     unseen: tuple[int, ...]
     first_negative_lag: int | None
-    resolution: float
     perplexity: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,7 +149,7 @@ class Plan(Result):
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
         """Return the measures of each method as rows of text below a header."""
-        head = ("method", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor")
+        head = ("method", "perplexity", "departure", "unseen", "first < 0", "factor")
         rows = [
             (
                 method.name,
@@ -162,7 +157,6 @@ class Plan(Result):
                 f"{method.departure:.{_DIGITS}g}",
                 str(len(method.unseen)),
                 "never" if method.first_negative_lag is None else str(method.first_negative_lag),
-                f"{method.resolution:.{_DIGITS}g}",
                 f"{method.rope.attention_factor:.4g}",
             )
             for method in self.methods
@@ -253,8 +247,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None) -> Plan
     - departure: the root mean square of ``C'(m) - C(m)`` over all trained lags m, with C the mean kernel;
     - unseen: a block with less than a turn in training showed angles up to ``trained_context theta``, and meets new
       ones if ``context theta'`` is larger; one with a turn or more showed all;
-    - first negative lag of C' within the context; later is better;
-    - resolution: ``(1 - C'(1)) / (1 - C(1))``; more is better.
+    - first negative lag of C' within the context; later is better.
 
     They do not order the methods: on the one model measured, a set of divisors optimised for them came after YaRN, ntk
     and llama3.
@@ -381,14 +374,8 @@ def _measured(name: str, rope: Rope, parameters: dict[str, Any] | None, given: _
         departure=math.sqrt(_mean_square(omega, given.trained, given.trained_context)),
         unseen=tuple(np.flatnonzero(unseen).tolist()),
         first_negative_lag=first_negative_lag(omega, given.context - 1),
-        resolution=_neighbours(omega) / _neighbours(given.trained),
         perplexity=_PERPLEXITY[name],
     )
-
-
-def _neighbours(omega: np.ndarray) -> float:
-    """Return ``1 - C(1)``, the fall of the mean kernel between neighbouring positions."""
-    return float(sums.one_minus_cos_moments(Angles(np.ones(1), omega[:, None], None, np))[0]) / omega.size
 
 
 def _mean_square(omega: np.ndarray, trained: np.ndarray, n_lags: int) -> float:
