@@ -42,12 +42,9 @@ class _Set:
 
     @cached_property
     def summary(self) -> analysis.Summary:
-        """The report on its frequencies."""
-        return analysis.summarise(self.alone(self.frequencies), self.contexts, name=self.label)
-
-    def alone(self, frequencies: np.ndarray) -> rfrope.Rope:
-        """Return the Rope with some of its frequencies alone, whose axes move together."""
-        return replace(self.rope, frequencies=frequencies, sections=None, interleaved=False)
+        """The report on its frequencies, whose axes move together."""
+        rope = replace(self.rope, frequencies=self.frequencies, sections=None, interleaved=False)
+        return analysis.summarise(rope, self.contexts, name=self.label)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -206,14 +203,8 @@ def _describe_scheme(one: _Set) -> Iterator[list[str]]:
     sections, name = one.rope.sections, one.parameters.get("rope_type", "default")
     if sections is not None and one.frequencies.ndim == 1:
         order = "interleaved" if one.rope.interleaved else "one after the other"
-        lines = [f"Axes: the blocks are shared as {list(sections)} among the axes of the positions, {order}."]
-        lines += ["The table above moves all axes together, as in text. Along one axis alone, as within an image:"]
-        for along in analysis.summarise(one.alone(one.rope.vectors), one.contexts).axes:
-            lines += [
-                f"  axis {along.axis}: {along.n_turning} blocks turn, {along.n_dead} of them complete no turn within "
-                f"the context; the score, averaged over contents, is never below {along.lowest:.3f}."
-            ]
-        yield lines
+        shared = f"Axes: the blocks are shared as {list(sections)} among the axes of the positions, {order}."
+        yield [shared, "The table above moves all axes together, as in text."]
     if name in ("axial", "default", "rfrope"):
         return
     lines = [f"Scheme: {name}{f', read for a text of {one.seq_len} positions' if name in _BY_LENGTH else ''}."]
