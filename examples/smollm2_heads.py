@@ -45,10 +45,9 @@ class Recording:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One number for each head, ``(layers, heads)``: where it looks, how surely, and with how much of its attention."""
+    """One number for each head, ``(layers, heads)``: where it looks, and with how much of its attention."""
 
     offset: np.ndarray
-    confidence: np.ndarray
     lag: np.ndarray
     mass: np.ndarray
 
@@ -113,7 +112,7 @@ def from_activations(model: Any, seen: Recording) -> Reading:
     """Read all heads from their queries and keys."""
     omega = frequencies(model)
     found = [effective_offset(q, k, omega) for q, k in zip(seen.q, seen.k, strict=True)]
-    names = ("offset", "confidence", "lag", "mass")
+    names = ("offset", "lag", "mass")
     return Reading(*(np.stack([getattr(layer, name).reshape(-1) for layer in found]) for name in names))
 
 
@@ -122,11 +121,10 @@ def at_offset(attention: np.ndarray, offset: int) -> np.ndarray:
     return np.diagonal(attention, offset, axis1=-2, axis2=-1).mean(axis=-1)
 
 
-def previous_heads(reading: Reading, truth: np.ndarray) -> tuple[int, int, int]:
-    """How many heads have lag -1, how many of them surely, and how many of these attend less than 0.1 there."""
+def previous_heads(reading: Reading, truth: np.ndarray) -> tuple[int, int]:
+    """How many heads have lag -1, and how many of them attend less than 0.1 there."""
     found = reading.lag == -1
-    sure = found & (reading.confidence > 0.99)
-    return int(np.sum(found)), int(np.sum(sure)), int(np.sum(sure & (truth < 0.1)))
+    return int(np.sum(found)), int(np.sum(found & (truth < 0.1)))
 
 
 def repeated(length: int, seed: int = 0) -> np.ndarray:
@@ -161,16 +159,16 @@ def main() -> None:
     reading = from_activations(model, seen)
     strongest = [divmod(int(i), truth.shape[1]) for i in np.argsort(-truth, axis=None)]
     print(f"Previous-token heads on {seen.q.shape[-2]} tokens, by the attention that the model computes at offset -1:")
-    print("real offset, confidence, attention of position alone on the best whole lag, rank.\n")
-    print("layer head  attention    offset  sure   mass     rank")
+    print("real offset, attention of position alone on the best whole lag, rank.\n")
+    print("layer head  attention    offset   mass     rank")
     for place in strongest[:12]:
-        cells = f"{reading.offset[place]:8.2f} {reading.confidence[place]:6.2f} {reading.mass[place]:6.2f}"
+        cells = f"{reading.offset[place]:8.2f} {reading.mass[place]:6.2f}"
         print(f"{place[0]:5d} {place[1]:4d}  {truth[place]:9.3f}  {cells} {reading.order.index(place) + 1:8d}")
     first = reading.order[:8]
-    places = ", ".join(f"{p[0]}.{p[1]} ({truth[p]:.2f}, {reading.confidence[p]:.2f})" for p in first)
-    print(f"\nFirst by the reading, with attention at offset -1 and confidence: {places}")
-    heads, sure, idle = previous_heads(reading, truth)
-    print(f"{heads} heads with lag -1; confidence above 0.99: {sure}, of which attention below 0.1: {idle}")
+    places = ", ".join(f"{p[0]}.{p[1]} ({truth[p]:.2f})" for p in first)
+    print(f"\nFirst by the reading, with attention at offset -1: {places}")
+    heads, idle = previous_heads(reading, truth)
+    print(f"{heads} heads with lag -1, of which attention below 0.1: {idle}")
     print("\nInduction head, layer 18 head 6, on random tokens repeated after L:")
     for length in (20, 40, 60):
         looks, lag, still, mass = induction(model, length)

@@ -112,8 +112,8 @@ WORKS = {
     ),
     "heads.effective_offset": (
         "q, k = np.random.default_rng(0).standard_normal((2, 512, 128))",
-        "[rfrope.heads.effective_offset(q, k, w, n_resamples=5000) for _ in range(99)]",
-        "rfrope.heads.effective_offset(q[:16], k[:16], w, n_resamples=20)",
+        "[rfrope.heads.effective_offset(q, k, w) for _ in range(999)]",
+        "rfrope.heads.effective_offset(q[:16], k[:16], w)",
     ),
     "heads.positional_attention": (
         "",

@@ -13,16 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, random, sums
+from rfrope._core import angles, array, blocks, sums
 from rfrope._core.arguments import flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
 from rfrope._core.results import returned_as_given
 from rfrope.heads.peaks import Peak, angles_at, peak_of_waves, values_at
 from rfrope.heads.reading import check_paired, split_sides
-
-_NEAR = 0.5  # positions: peaks this close are the same, as lags between tokens are whole
-_GRID = (8, 32)  # grid points per position, and per turn of the fastest block, on which resamples find their peak
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +40,6 @@ class EffectiveOffset(Peak):
         Whole lag with the highest mean score.
     mass : ndarray
         Attention on `lag` by position alone: the softmax of the mean scores at all whole lags of the range.
-    confidence : ndarray
-        Fraction of resamples of the tokens in which the peak stays within half a position of `offset`, on a grid of 8
-        points per position, or 32 per turn of the fastest block where that is finer.
     stderr : ndarray
         Standard error of `offset`, as long as the peak stays the highest, by the delta method for independent tokens.
         NaN if the peak is at an end of the range.
@@ -66,7 +60,6 @@ class EffectiveOffset(Peak):
 
     lag: np.ndarray
     mass: np.ndarray
-    confidence: np.ndarray
     stderr: np.ndarray
 
 
@@ -81,10 +74,8 @@ def effective_offset(
     causal: bool = True,
     scale: float | None = None,
     paired: bool = True,
-    n_resamples: int = 1000,
-    rng: Any = 0,
 ) -> EffectiveOffset:
-    """Return the lag that a head prefers by position, from its queries and keys on some text, with its confidence.
+    """Return the lag that a head prefers by position, from its queries and keys on some text.
 
     Parameters
     ----------
@@ -101,12 +92,8 @@ def effective_offset(
     scale : float, optional
         Positive factor of the scores. Default: ``1 / sqrt(d)``.
     paired : bool
-        True if row i of q and row i of k belong to the same token, so that they are resampled together; they must then
-        be equally many.
-    n_resamples : int
-        Number of resamples of the tokens, with replacement, for `confidence`.
-    rng : None, int or numpy.random.Generator
-        Seed of the resamples; the default gives the same on every call.
+        True if row i of q and row i of k belong to the same token, which counts in `stderr`; they must then be equally
+        many.
 
     Returns
     -------
@@ -129,19 +116,15 @@ def effective_offset(
     The mean score over all pairs, `heads.profile`, is ``f(x) = sum_i A_i cos(omega_i x) + B_i sin(omega_i x)`` with the
     coefficients of the mean query and the mean key; its peak over real x is found globally. `offset` is the effect of
     position alone: a head that follows content, such as an induction head, has a peak too, which does not say where it
-    looks. `mass` tells these apart: it is near 1 only if position alone is enough.
-
-    `confidence` is a bootstrap over tokens, assumed independent: whether other tokens of the same kind would give the
-    same offset. It says nothing about other kinds of text, nor how much the head cares for that offset: rank heads by
-    `mass`.
+    looks. `mass` tells these apart: it is near 1 only if position alone is enough. Rank heads by it.
 
     Examples
     --------
     >>> from rfrope.data import smollm2_heads
     >>> heads = smollm2_heads()
     >>> found = effective_offset(heads["previous_q"], heads["previous_k"], heads["inv_freq"])
-    >>> int(found.lag), round(float(found.offset), 2), round(float(found.stderr), 3), float(found.confidence)
-    (-1, -1.17, 0.005, 1.0)
+    >>> int(found.lag), round(float(found.offset), 2), round(float(found.stderr), 3)
+    (-1, -1.17, 0.005)
     >>> round(float(found.mass), 2)
     0.91
 
@@ -166,26 +149,17 @@ def effective_offset(
     furthest = whole("max_lag", max(n, m) - 1 if max_lag is None else max_lag, 1)
     lags = np.arange(-furthest, 1 if flag("causal", causal) else furthest + 1)
     scale = q.shape[-1] ** -0.5 if scale is None else positive("scale", scale)
-    n_resamples = whole("n_resamples", n_resamples, 1)
-    key, draws = random.key_from_rng(rng), []
-    for stream, count in enumerate((n,) if paired else (n, m)):  # weights of the tokens in each resample, with sum 1
-        drawn = np.floor(random.uniforms(key, 0, count, n_resamples, stream=stream)[0] * count).astype(np.int64)
-        cell = drawn + count * np.arange(n_resamples)
-        times = np.bincount(cell.reshape(-1), minlength=count * n_resamples)
-        draws.append(times.reshape(n_resamples, count) / count)
     shape = array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]})
     parts = (np.broadcast_to(part, (*shape, *part.shape[-2:])) for part in tokens)
     heads = zip(*(part.reshape(-1, *part.shape[-2:]) for part in parts), strict=True)
-    found = [_read_head(Tokens(*head), omega, lags, scale, draws) for head in heads]
+    found = [_read_head(Tokens(*head), omega, lags, scale, paired) for head in heads]
     names = [field.name for field in fields(EffectiveOffset)]
     kinds = {name: np.int64 if name == "lag" else np.float64 for name in names}
     return EffectiveOffset(**{n: np.asarray([head[n] for head in found], kinds[n]).reshape(shape) for n in names})
 
 
-def _read_head(
-    tokens: Tokens, omega: np.ndarray, lags: np.ndarray, scale: float, draws: list[np.ndarray]
-) -> dict[str, Any]:
-    """Return the fields of `EffectiveOffset` for one head; `draws` has one array if queries and keys are paired."""
+def _read_head(tokens: Tokens, omega: np.ndarray, lags: np.ndarray, scale: float, paired: bool) -> dict[str, Any]:
+    """Return the fields of `EffectiveOffset` for one head."""
     turned, low, high = len(omega), float(lags[0]), float(lags[-1])
     mean, *sides, _ = split_sides(tokens, np)
     a, b = (value[0] for value in mean)
@@ -193,16 +167,13 @@ def _read_head(
     peak = peak_of_waves(omega, a, b, low, high)
     score = values_at(lags, omega, scale * a, scale * b)
     best = int(np.argmax(score))
-    weights_q, weights_k = draws[0], draws[-1]
-    again = Tokens(weights_q @ tokens.q_1, weights_q @ tokens.q_2, weights_k @ tokens.k_1, weights_k @ tokens.k_2)
-    again_a, again_b = (value[:, :turned] for value in again.coefficients())
     # the delta method: the error of the slope of the mean score at its peak, over the curvature there
     stderr, there = math.nan, angles_at(np.asarray(peak.offset), omega)
     (bend,) = sums.derivatives(there, a, b, (2,))
     if low < peak.offset < high and bend < 0.0:
         effects = [(x[:, :turned], y[:, :turned]) for x, y in sides]
         slopes = [np.asarray(sums.derivatives(there, *one, (1,))[0]) for one in effects]
-        parts = [slopes[0] + slopes[1]] if len(draws) == 1 else slopes
+        parts = [slopes[0] + slopes[1]] if paired else slopes
         stderr = math.sqrt(sum(float(np.var(part, ddof=1)) / len(part) for part in parts)) / -float(bend)
     return {
         "offset": peak.offset,
@@ -211,20 +182,5 @@ def _read_head(
         "runner_up_value": scale * (peak.runner_up_value + rest),
         "lag": int(lags[best]),
         "mass": float(1.0 / np.sum(np.exp(score - score[best]))),
-        "confidence": _share_near(omega, again_a, again_b, peak.offset, lags),
         "stderr": stderr,
     }
-
-
-def _share_near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, lags: np.ndarray) -> float:
-    """Return the fraction of rows of coefficients with their maximum near the offset."""
-    per_position = max(_GRID[0], math.ceil(_GRID[1] * float(np.max(np.abs(omega))) / (2.0 * math.pi)))
-    points = np.linspace(lags[0], lags[-1], (len(lags) - 1) * per_position + 1)
-    best, top = np.full(len(a), -math.inf), np.zeros(len(a))
-    for span in sums.parts(len(points), max(len(a), len(omega))):
-        part = points[span]
-        values = values_at(part, omega, a[:, None], b[:, None])
-        highest = np.argmax(values, axis=1)
-        value = values[np.arange(len(a)), highest]
-        best, top = np.maximum(best, value), np.where(value > best, part[highest], top)
-    return float(np.mean(np.abs(top - offset) <= _NEAR))

@@ -66,7 +66,6 @@ def test_the_ranking_by_queries_and_keys_has_the_strongest_head_at_the_top(examp
     for place in strongest[:4]:
         assert found.lag[place] == -1
         assert abs(found.offset[place] + 1.0) < 0.25
-        assert found.confidence[place] > 0.99
     assert len(set(found.order[:12]) & set(strongest[:30])) >= 8
     assert found.mass[16, 0] == pytest.approx(truth[16, 0], abs=0.2)
 

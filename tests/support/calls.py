@@ -122,7 +122,7 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
     "analysis.fit_kernel": {"names": ["gaussian"]},
     "analysis.plan": {"rope": LADDER, "context": 64, "trained_context": 16},
     "analysis.summarise": {"context": 16},
-    "heads.effective_offset": {**BOTH, "n_resamples": 4},
+    "heads.effective_offset": BOTH,
     "heads.offset_of": {"shift": LADDER, "low": -8.0},
     "heads.atlas": {"q": HEADS, "k": HEADS},
     "bochner.from_autocorrelation": {"values": np.array([1.0, 0.5, 0.25])},
