@@ -1,18 +1,11 @@
-"""Operators that take tables or phases of a Rope, each in its own form, and plain files, JSON and NumPy arrays."""
+"""Operators that take tables of a Rope, each in its own form, and plain files, JSON and NumPy arrays."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from rfrope.engines import formats
 from rfrope.engines.record import Arithmetic, ExportRequest, make_engine
-
-
-def _double(x: np.ndarray, interleaved: bool) -> np.ndarray:
-    """Return one number for each feature, from one for each block."""
-    return np.repeat(x, 2, axis=-1) if interleaved else np.concatenate([x, x], axis=-1)
 
 
 def _make_offsets(request: ExportRequest) -> dict[str, Any]:
@@ -42,22 +35,6 @@ def _make_node(request: ExportRequest) -> dict[str, Any]:
 
 
 ONNX = make_engine("ONNX", _make_node, formats.round_once)
-
-
-def _make_phases(request: ExportRequest) -> dict[str, Any]:
-    """Return phases below a turn, ``(S, 1, 1, d)``, or for one set per head ``(H S, 1, 1, d)`` and first rows."""
-    cos, sin = request.exact_table()
-    phases = np.arctan2(sin, cos).astype(np.float32)  # float32 resolves them at far positions, too
-    made = {"freqs": _double(phases, request.interleaved)[:, None, None, :], "interleaved": request.interleaved}
-    return made if request.heads is None else made | {"heads": request.heads, "start_positions": request.first_rows}
-
-
-TRANSFORMER_ENGINE = make_engine(
-    "TransformerEngine",
-    _make_phases,
-    # phases of at most half a turn, rounded once, and their cos and sin in float32
-    lambda request, made: Arithmetic(None, 0.0, (np.pi + 2.0) * formats.ULP),
-)
 
 
 # -- plain files -------------------------------------------------------------------------------------------------------

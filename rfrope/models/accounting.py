@@ -123,15 +123,9 @@ def _snake(key: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
 
 
-def looks_like_rope(key: Any, value: Any, *, alone: bool = False) -> bool:
-    """Return whether a key of a config is one of RoPE; `alone` where nothing else says that there is one."""
-    if key in ("type", "rope_type") and isinstance(value, str):
-        return value in _SCHEMES
-    return _is_like(key, alone)
-
-
 @lru_cache(4096)
-def _is_like(key: Any, alone: bool) -> bool:
+def looks_like_rope(key: Any, alone: bool) -> bool:
+    """Return whether a key of a config is one of RoPE; `alone` where nothing else says that there is one."""
     return isinstance(key, str) and bool(_LIKE.fullmatch(_snake(key)) or (not alone and _snake(key) in _WEAK))
 
 
@@ -163,7 +157,11 @@ def _walk(
         return
     for key, value in held.items():
         place = f"{path}{key}"
-        if value in _SCHEMES if key in ("type", "rope_type") and isinstance(value, str) else _is_like(key, alone):
+        if (
+            value in _SCHEMES
+            if key in ("type", "rope_type") and isinstance(value, str)
+            else looks_like_rope(key, alone)
+        ):
             yield place, key, value
         elif isinstance(value, Mapping) and key not in _OPAQUE and not is_part(key, value):
             yield from _walk(f"{place}.", value, is_part, alone=True)

@@ -318,7 +318,7 @@ def list_parameters(part: Part) -> dict[str, dict[str, Any]]:
                 f"rope_parameters holds {', '.join(flat)} beside dicts of layers; expected {flat[0]} in each dict that "
                 "it applies to"
             )
-        if odd := [layer for layer in parameters if looks_like_rope(layer, "")]:
+        if odd := [key for key, one in parameters.items() if isinstance(one, Mapping) and looks_like_rope(key, False)]:
             raise ValueError(f"rope_parameters holds {odd[0]}; expected its keys beside the others, or kinds of layers")
         return {layer: dict(one) for layer, one in parameters.items() if isinstance(one, Mapping)}
     if "by_layer" in part.table and (by_kind := _read_lists(part)):

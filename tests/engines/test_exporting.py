@@ -210,16 +210,6 @@ def test_tables_are_rounded_once(dtype, unit):
     assert engines.rounding(rope, "flash-attn", dtype=dtype).table == unit
 
 
-@pytest.mark.campaign
-def test_phases_less_whole_turns_lose_nothing_far_away():
-    """At most pi, rounded once, and a cos and a sin of float32: ``(pi + 2) 2**-24``."""
-    rope = Rope(rfrope.geometric(8), context=2**20)
-    made = engines.export(rope, "TransformerEngine")["freqs"][-1000:, 0, 0, :8].astype(np.float64)
-    lost = engines.rounding(rope, "TransformerEngine")
-    assert np.max(np.abs(np.cos(made) - rope.table(np.arange(2**20 - 1000, 2**20))[0])) < lost.table
-    assert (lost.table, lost.frequency) == (pytest.approx((np.pi + 2.0) * 2.0**-24, rel=1e-12), 0.0)
-
-
 def test_one_position_has_no_phase_and_the_base_is_that_of_the_config():
     assert engines.rounding(replace(ROPE, context=1), "transformers").table == 3.0 * 2.0**-24
     (rope,) = rfrope.from_config({"model_type": "llama", "head_dim": 16, "rope_theta": 5e5})
@@ -253,7 +243,7 @@ WHOLE = {"no factor", "ladder"}
 CARRIED = {
     **{engine: {"plain", "partial", "learned", *WHOLE} for engine in ("transformers", "vLLM", "SGLang")},
     "TensorRT-LLM": WHOLE,
-    **{engine: {"interleaved, no factor", *WHOLE} for engine in ("MLX", "TransformerEngine")},
+    "MLX": {"interleaved, no factor", *WHOLE},
     "MLX-LM": {"learned", *WHOLE},
     "llama.cpp": {"plain", "interleaved", "interleaved, no factor", "learned", *WHOLE},
     **{one: set(KINDS) for one in ("flash-attn", "FlashInfer", "ONNX", "vLLM operator", *ANY)},

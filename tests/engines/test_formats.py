@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of engines
 
 
 def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, neighbours: bool) -> np.ndarray:
-    """Rotate as flash-attention, FlashInfer and TransformerEngine document it, by tables (tokens, 2D)."""
+    """Rotate as flash-attention and FlashInfer document it, by tables (tokens, 2D)."""
     width = cos.shape[-1]
     part, rest = x[..., :width], x[..., width:]
     if neighbours:
@@ -45,9 +45,6 @@ def read_rows(engine: str, made: dict[str, Any], rows: np.ndarray) -> tuple[np.n
             half = whole.shape[1] // 2  # its rotary_dim / 2
             places = rows[:, None] * 2 * half + np.arange(2 * half)
             cos, sin = whole.reshape(-1)[places].reshape(-1, 2, half).swapaxes(0, 1)
-        case "TransformerEngine":
-            phases = made["freqs"][rows, 0, 0]
-            return np.cos(phases), np.sin(phases), made["interleaved"]
         case _:
             cos, sin, neighbours = made["cos"][rows], made["sin"][rows], made["interleaved"]
     return join(cos, neighbours), join(sin, neighbours), neighbours
@@ -121,7 +118,7 @@ def by_mlx_lm(made: dict[str, Any], x: np.ndarray, positions: np.ndarray) -> np.
     return np.concatenate([row[0] for row in rows], axis=1)
 
 
-TABLES = ("flash-attn", "FlashInfer", "TransformerEngine", "vLLM operator")
+TABLES = ("flash-attn", "FlashInfer", "vLLM operator")
 RUN = {"transformers": by_transformers, "vLLM": by_vllm, "vLLM operator": by_vllm_operator}
 RUN |= {"MLX": by_mlx, "MLX-LM": by_mlx_lm}
 FORMULAS = {engine: by_formula(engine) for engine in TABLES}
@@ -180,8 +177,6 @@ def find_rows(engine: str, made: dict[str, Any], at: np.ndarray) -> tuple[dict[s
         case "flash-attn":  # ``rm_cs = rm + SEQLEN_OFFSETS[pid_batch]``, heads folded into the batch
             assert made["seqlen_offsets"].dtype == np.int32
             return made, made["seqlen_offsets"][:, None] + at
-        case "TransformerEngine":  # ``freqs[start_positions[b] + s]``, likewise
-            return made, made["start_positions"][:, None] + at
         case "FlashInfer" | "vLLM operator":  # tokens H of them, each with one head
             return made, made["first_rows"][:, None] + at
 
@@ -194,8 +189,7 @@ BY_HEADS = {engine: (FORMULAS[engine], RUN.get(engine)) for engine in TABLES}
     ("engine", "turned"), [(engine, turned) for engine, all_of in BY_HEADS.items() for turned in all_of if turned]
 )
 def test_each_head_turns_by_its_own_set(engine, turned, pairing):
-    factor = 1.0 if engine == "TransformerEngine" else 1.25
-    rope = many(pairing, factor, 20)
+    rope = many(pairing, 1.25, 20)
     made = engines.export(rope, engine, context=TOKENS + 5)
     at = np.array([0, 4])[:, None, None] + np.arange(TOKENS)
     made, rows = find_rows(engine, made, at)
@@ -208,6 +202,6 @@ def test_each_head_turns_by_its_own_set(engine, turned, pairing):
 def test_bounds_of_several_heads_are_those_of_the_worst():
     rope = many(factor=1.0)
     alone = [replace(rope, frequencies=one) for one in rope.frequencies[..., 0]]
-    for engine in ("flash-attn", "TransformerEngine"):
+    for engine in ("flash-attn", "FlashInfer"):
         told, each = engines.rounding(rope, engine), [engines.rounding(one, engine) for one in alone]
         assert (told.kernel, told.table) == (max(one.kernel for one in each), max(one.table for one in each))

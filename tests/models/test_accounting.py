@@ -89,7 +89,7 @@ def test_no_key_is_dropped(model_type):
 
 @pytest.mark.parametrize("key", ["europe", "properties", "scope_type", "head_dim", "dropout", "group_size", "rotate_k"])
 def test_other_words_are_not_of_rope(key):
-    assert not looks_like_rope(key, 1.0)
+    assert not looks_like_rope(key, False)
     assert rfrope.from_config({**NEW, key: 1 if key == "head_dim" else 3.0} | {"head_dim": 16})
 
 
