@@ -6,20 +6,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rfrope import data
 from rfrope._core import angles, array, random
-from rfrope._core.arguments import flag, probability, whole
+from rfrope._core.arguments import probability, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing
 from rfrope._core.quantiles import normal_quantile
 from rfrope._core.results import Result
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel
-from rfrope.moments import expected_score, polar_error, polar_score, polar_variance, relative_error, score_variance
+from rfrope.moments import expected_score, relative_error, score_variance
 from rfrope.montecarlo import estimate_kernel, estimate_scores
 from rfrope.rotation.pairings import block_coefficients, convert_pairing
 
@@ -98,8 +98,6 @@ class Validation(Result):
     n_samples, n_trials, n_blocks, n_pairs : int
     spread : tuple of float
         Standard deviation of the score over the magnitude of its mean, for each lag, in closed form; median over pairs.
-    polar : bool
-        True if scores are polar.
 
     See Also
     --------
@@ -123,7 +121,6 @@ class Validation(Result):
     n_blocks: int
     n_pairs: int
     spread: tuple[float, ...]
-    polar: bool = False
     _also = ("passed", "worst")
 
     @property
@@ -137,11 +134,11 @@ class Validation(Result):
         return max(self.rows, key=lambda row: row.size)
 
     def __str__(self) -> str:
-        worst, kind = self.worst, "polar " if self.polar else ""
+        worst = self.worst
         return (
             f"{self.kernel}: {'passed' if self.passed else 'FAILED'}, {len(self.rows)} tests; largest |z| "
             f"{abs(worst.z):.2f} ({worst.quantity}, lag {worst.place}), bound {self.bound:.2f}; {self.n_samples} "
-            f"samples, {self.n_trials} trials, {self.n_blocks} blocks, {self.n_pairs} {kind}pairs"
+            f"samples, {self.n_trials} trials, {self.n_blocks} blocks, {self.n_pairs} pairs"
         )
 
 
@@ -158,24 +155,21 @@ def validate(
     rng: Any = None,
     alpha: float = 1e-3,
     pairing: str = "half",
-    polar: bool = False,
-    shift: Array | None = None,
     executor: Any = None,
     progress: Any = None,
 ) -> Validation:
     """Check a kernel's sampler, and the moments of the score of q and k, against theory.
 
     Compares ``mean cos u`` with Phi, ``mean cos 2u`` with Phi_2, ``mean sin u`` with 0 (Lemma 1), and over repeated
-    draws of all frequencies the score's mean with ``(q . k) Phi`` (Theorem 2) and its variance with Proposition 4; for
-    polar scores, with `moments.polar_score` and `moments.polar_variance`.
+    draws of all frequencies the score's mean with ``(q . k) Phi`` (Theorem 2) and its variance with Proposition 4.
 
     Parameters
     ----------
     kernel : Kernel or str
         Kernel to check; a string is read by `rfrope.kernels.parse`.
     q, k : array_like, (d,) or (n, d), optional
-        Pairs of query and key before rotation, row by row; with `polar` magnitudes ``(D,)`` or ``(n, D)``. Default:
-        eight real pairs of SmolLM2, with `polar` after softplus. Arrays on a device are copied to the host.
+        Pairs of query and key before rotation, row by row. Default: eight real pairs of SmolLM2. Arrays on a device are
+        copied to the host.
     lags : array_like, in units of position, optional
         Lags ``(m,)``, or ``(m, ndim)`` for a kernel with several axes. Default: five from a quarter to four times the
         lag at which Phi falls to one half.
@@ -188,11 +182,7 @@ def validate(
     alpha : float
         Probability that a correct implementation fails; see `Validation`.
     pairing : {"half", "interleaved"}
-        Features of q and k that form a block; leave it "half" with `polar`.
-    polar : bool
-        True if q and k are magnitudes of polar scores, one per block.
-    shift : array_like, radians, (D,) or (n, D), optional
-        Bias of the keys; only with `polar`.
+        Features of q and k that form a block.
     executor, progress
         See `estimate_kernel`.
 
@@ -219,8 +209,11 @@ def validate(
     """
     kernel = read_kernel(kernel)
     n_samples, n_trials = whole("n_samples", n_samples, 2), whole("n_trials", n_trials, 4)
-    pairs = _read_contents(q, k, n_blocks, check_pairing(pairing), flag("polar", polar), shift)
-    q, k, pairing = pairs.q, pairs.k, pairs.pairing
+    pairing, (q, k) = check_pairing(pairing), _pairs(q, k)
+    if n_blocks is not None:
+        width = 2 * whole("n_blocks", n_blocks, 1, q.shape[-1] // 2)
+        q, k = (convert_pairing(v, pairing, "interleaved")[:, :width] for v in (q, k))
+        pairing = "interleaved"
     if lags is None:
         lags = default_lags(kernel)
     else:
@@ -240,7 +233,10 @@ def validate(
     scores = estimate_scores(
         q[:, None], k[:, None], vectors, kernel, n_trials=n_trials, rng=[*key, 1], pairing=pairing, **work
     )
-    *moments, spread = pairs.closed_forms(vectors, kernel)
+    *moments, spread = (
+        f(q[:, None], k[:, None], vectors, kernel, pairing=pairing)
+        for f in (expected_score, score_variance, relative_error)
+    )
     bound = float(-normal_quantile(np.asarray(alpha / (2.0 * (3 + 2 * len(q)) * len(lags)))))
     harmonics = [np.atleast_1d(kernel.phi(m * vectors)) for m in (1.0, 2.0, 3.0, 4.0)]
     at_lag, at_2, _, at_4 = harmonics
@@ -267,7 +263,6 @@ def validate(
         n_blocks=q.shape[-1] // 2,
         n_pairs=len(q),
         spread=tuple(median(float(v) for v in column) for column in spread.T),
-        polar=pairs.magnitudes is not None,
     )
 
 
@@ -292,71 +287,21 @@ def default_lags(kernel: Kernel) -> np.ndarray:
     return np.asarray(lengths)[:, None] * direction
 
 
-class _Contents(NamedTuple):
-    """Pairs of features ``(n, d)``, and for polar contents the magnitudes ``(n, D)`` and the bias behind them."""
-
-    q: np.ndarray
-    k: np.ndarray
-    pairing: str
-    magnitudes: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-
-    def closed_forms(self, lags: np.ndarray, kernel: Kernel) -> list[np.ndarray]:
-        """Mean, variance and relative error of the scores, ``(n, m)``."""
-        if self.magnitudes is None:
-            functions, options = (expected_score, score_variance, relative_error), {"pairing": self.pairing}
-            return [f(self.q[:, None], self.k[:, None], lags, kernel, **options) for f in functions]
-        q, k, shift = (one[:, None] for one in self.magnitudes)
-        return [f(q, k, lags, kernel, shift=shift) for f in (polar_score, polar_variance, polar_error)]
-
-
-def _read_contents(q: Any, k: Any, n_blocks: int | None, pairing: str, polar: bool, shift: Any) -> _Contents:
-    q, k = _pairs(q, k, polar)
-    if not polar:
-        if shift is not None:
-            raise ValueError("shift was given, but polar is False; expected a bias of keys only with polar=True")
-        if n_blocks is not None:
-            width = 2 * whole("n_blocks", n_blocks, 1, q.shape[-1] // 2)
-            q, k = (convert_pairing(v, pairing, "interleaved")[:, :width] for v in (q, k))
-            pairing = "interleaved"
-        return _Contents(q, k, pairing)
-    if pairing != "half":
-        raise ValueError(f"pairing is {pairing!r}, but polar contents have one magnitude per block; expected 'half'")
-    delta = angles.numbers_on_host([0.0] if shift is None else shift, "shift").astype(np.float64)
-    angles.check_values("shift", delta, np)
-    if (
-        delta.ndim not in (1, 2)
-        or delta.shape[-1] not in (1, q.shape[-1])
-        or len(np.atleast_2d(delta)) not in (1, len(q))
-    ):
-        raise ValueError(f"shift has shape {delta.shape}; expected ({q.shape[-1]},), or {q.shape} for each pair")
-    delta = np.broadcast_to(delta, q.shape)
-    if n_blocks is not None:
-        n_blocks = whole("n_blocks", n_blocks, 1, q.shape[-1])
-        q, k, delta = (one[:, :n_blocks] for one in (q, k, delta))
-    features = np.concatenate([q, np.zeros_like(q)], axis=-1)
-    turned = np.concatenate([k * np.cos(delta), k * np.sin(delta)], axis=-1)
-    return _Contents(features, turned, "half", (q, k, delta))
-
-
-def _pairs(q: Array | None, k: Array | None, polar: bool) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(q: Array | None, k: Array | None) -> tuple[np.ndarray, np.ndarray]:
     if q is None and k is None:
-        pairs = example_pairs()
-        return (np.logaddexp(0.0, pairs[0]), np.logaddexp(0.0, pairs[1])) if polar else pairs
+        return example_pairs()
     host = []
     for name, value in (("q", q), ("k", k)):
         if value is None:
             raise ValueError(f"{name} is missing; expected both q and k, or neither for the real pairs of rfrope")
         rows = np.atleast_2d(angles.numbers_on_host(value, name))
-        if rows.dtype.kind != "f" or rows.ndim != 2 or not rows.size or (rows.shape[-1] % 2 and not polar):
-            wanted = "magnitudes (D,) or (n, D)" if polar else "real vectors (d,) or (n, d), d even"
-            raise ValueError(f"{name} has shape {rows.shape} and dtype {rows.dtype}; expected {wanted}")
+        if rows.dtype.kind != "f" or rows.ndim != 2 or not rows.size or rows.shape[-1] % 2:
+            raise ValueError(
+                f"{name} has shape {rows.shape} and dtype {rows.dtype}; expected real vectors (d,) or (n, d), d even"
+            )
         host.append(rows.astype(np.float64))  # first: float16 does not hold the bound
         if not np.all(np.abs(host[-1]) <= _LARGEST_FEATURE):
             raise ValueError(f"{name} holds NaN, infinity or magnitudes above 1e30; expected finite vectors")
-        if polar and np.any(host[-1] < 0.0):
-            raise ValueError(
-                f"{name} holds negative numbers, but polar is True; expected magnitudes, as after softplus"
-            )
     if host[0].shape != host[1].shape:
         raise ValueError(f"q has shape {host[0].shape} but k has {host[1].shape}; expected pairs, row by row")
     return host[0], host[1]

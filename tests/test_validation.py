@@ -13,13 +13,10 @@ from wrong_kernels import EXAMPLES, Wrong
 
 import rfrope
 from rfrope import kernels, validate, validation
-from rfrope.moments import polar_error, polar_score
 from rfrope.validation import QUANTITIES, Row, Validation, default_lags, example_pairs
 
 seeded = functools.partial(validate, rng=0)
 SMALL = {"n_samples": 2**14, "n_trials": 2**11}
-BIAS = np.random.default_rng(4).uniform(-2.0 * math.pi, 0.0, 64)
-WITH_BIAS = {"polar": True, "shift": BIAS}
 
 
 MIXED = kernels.mixture([0.4, 0.6], [rfrope.kernel("gaussian", scale=4.0), rfrope.kernel("cauchy", scale=9.0)])
@@ -32,35 +29,26 @@ RIGHT = [
     kernels.axes(MIXED, rfrope.kernel("exponential", scale=3.0)),
     MIXED.rescale(3.0).warp([[2.0]]),
 ]
-CONTENTS = {"real": {}, "polar": {"polar": True}, "polar with a bias": WITH_BIAS}
 
 
-@pytest.mark.parametrize("contents", CONTENTS)
 @pytest.mark.parametrize("kernel", RIGHT, ids=repr)
-def test_right_kernels_pass(kernel, contents):
-    result = seeded(kernel, n_samples=2**16, **CONTENTS[contents])
+def test_right_kernels_pass(kernel):
+    result = seeded(kernel, n_samples=2**16)
     assert result.passed
     assert result.worst in result.rows
     assert abs(result.worst.z) == max(abs(row.z) for row in result.rows) < result.bound
     assert all(len(lag) == kernel.ndim for lag in result.lags)
-    polar = contents != "real"
-    assert (result.n_pairs, result.n_blocks, result.kernel) == (8, 64 if polar else 32, repr(kernel))
-    assert result.polar is result.to_dict()["polar"] is polar
-    assert ("8 polar pairs" in str(result)) == polar
+    assert (result.n_pairs, result.n_blocks, result.kernel) == (8, 32, repr(kernel))
 
 
 SEEN = ("gauss", "cauchy", "sinc", "per", "shell")
 FEW = ["gaussian(scale=32.0)", "sinc(bandwidth=0.1)", "shell(radius=0.1)"]
-CASES = [*((text, {}) for text in EXAMPLES), *((text, WITH_BIAS) for text in FEW)]
 
 
-@pytest.mark.parametrize(
-    "case", sparse(CASES, lambda case: case[0].startswith(SEEN)), ids=lambda case: "biased " * bool(case[1]) + case[0]
-)
+@pytest.mark.parametrize("text", sparse(EXAMPLES, lambda text: text.startswith(SEEN)))
 @pytest.mark.parametrize("mutation", ["one sign", "Phi_2 is Phi", "cycles", "some zeros"])
-def test_a_wrong_kernel_fails(case, mutation):
-    text, options = case
-    result = seeded(Wrong(kernels.parse(text), mutation), **options)
+def test_a_wrong_kernel_fails(text, mutation):
+    result = seeded(Wrong(kernels.parse(text), mutation))
     assert not result.passed
     assert abs(result.worst.z) > result.bound
 
@@ -75,16 +63,14 @@ def test_a_scale_off_by_one_percent_fails(text, n_samples):
 
 
 @pytest.mark.parametrize(
-    ("mutation", "options", "quantities"),
+    ("mutation", "quantities"),
     [
-        ("one sign", {}, {"E sin", "E S", "Var S"}),  # Phi and Phi_2 do not see a sign
-        ("Phi_2 is Phi", {}, {"Φ₂"}),  # Var S takes Phi at twice the lag, not what a kernel says of Phi_2
-        ("one sign", {"polar": True}, {"E sin"}),  # it leaves cosines as they are: a bias alone shows it in scores
-        ("one sign", WITH_BIAS, {"E sin", "E S", "Var S"}),
+        ("one sign", {"E sin", "E S", "Var S"}),  # Phi and Phi_2 do not see a sign
+        ("Phi_2 is Phi", {"Φ₂"}),  # Var S takes Phi at twice the lag, not what a kernel says of Phi_2
     ],
 )
-def test_what_fails_tells_what_is_wrong(mutation, options, quantities):
-    result = seeded(Wrong(kernels.parse("gaussian(scale=32)"), mutation), **options)
+def test_what_fails_tells_what_is_wrong(mutation, quantities):
+    result = seeded(Wrong(kernels.parse("gaussian(scale=32)"), mutation))
     assert {row.quantity for row in result.rows if abs(row.z) >= result.bound} == quantities
 
 
@@ -99,22 +85,6 @@ def test_default_lags_lie_off_the_axes_so_that_independent_axes_fail():
     apart = Wrong(rfrope.kernel("matern", nu=1.5, scale=16.0, ndim=2), "independent axes")
     assert not seeded(apart).passed
     assert seeded(apart, lags=[[-8.0, 0.0], [0.0, -8.0], [-16.0, 0.0]], **SMALL).passed
-
-
-def test_polar_contents_are_magnitudes_of_any_width():
-    q, k = np.abs(np.random.default_rng(0).normal(size=(2, 3, 5)))
-    result = seeded("gaussian(scale=8)", q=q, k=k, polar=True, lags=[2.0, -9.0], shift=BIAS[:5], **SMALL)
-    assert result.passed
-    assert (result.n_pairs, result.n_blocks) == (3, 5)
-    for row in result.rows:
-        if row.quantity == "E S":
-            wanted = polar_score(q[row.pair], k[row.pair], row.lag[0], "gaussian(scale=8)", shift=BIAS[:5])
-            assert row.closed_form == pytest.approx(wanted, rel=1e-12)
-    few = seeded("gaussian(scale=8)", q=q, k=k, polar=True, n_blocks=2, shift=BIAS[:5], lags=[2.0, -9.0], **SMALL)
-    by_hand = seeded("gaussian(scale=8)", q=q[:, :2], k=k[:, :2], polar=True, shift=BIAS[:2], lags=[2.0, -9.0], **SMALL)
-    assert few == by_hand
-    error = polar_error(q, k, 2.0, "gaussian(scale=8)", shift=BIAS[:5])
-    assert result.spread[0] == pytest.approx(np.median(error))
 
 
 # -- what a result holds -----------------------------------------------------------------------------------------------

@@ -40,7 +40,6 @@ def add(commands: Any) -> None:
     option("kernels", nargs="*", metavar="KERNEL", help='such as "matern(nu=1.5, scale=16)"; all registered if none')
     option("--qk", metavar="FILE.npz", help="your q and k: arrays q and k, or NAME_q and NAME_k, of shape (n, d)")
     option("--pairing", choices=("half", "interleaved"), default="half", help="pairing of the vectors (default: half)")
-    option("--polar", action="store_true", help="scores of polar contents: q and k are magnitudes, one for each block")
     option("--seed", type=whole, default=0, help="default: 0")
     option("--samples", type=whole, default=2**20, help="frequencies for Φ, Φ₂ and E sin (default: %(default)s)")
     option("--trials", type=whole, default=2**14, help="draws of all frequencies for S (default: %(default)s)")
@@ -53,7 +52,7 @@ def _run(options: argparse.Namespace) -> int:
     alpha = probability("alpha", options.alpha) / len(chosen)
     q, k = (None, None) if options.qk is None else _read_pairs(options.qk)
     given: dict[str, Any] = {"n_samples": options.samples, "n_trials": options.trials, "rng": options.seed}
-    given |= {"q": q, "k": k, "alpha": alpha, "pairing": options.pairing, "polar": options.polar}
+    given |= {"q": q, "k": k, "alpha": alpha, "pairing": options.pairing}
     results = [validate(kernel, **given) for kernel in parallel.show_progress(chosen, len(chosen), None)]
     passed = all(result.passed for result in results)
     about = {"passed": passed, "alpha": options.alpha, "seed": options.seed}
@@ -77,8 +76,6 @@ def _read_pairs(path: str) -> list[np.ndarray]:
 def _report(results: list[Validation], options: argparse.Namespace) -> Report:
     """Return a line for each kernel, the worst rows, and the verdict."""
     vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
-    if options.polar:
-        vectors = f"magnitudes of polar contents: {vectors}" + (" after softplus" if options.qk is None else "")
     first, tests = results[0], sum(len(result.rows) for result in results)
     read = f"Vectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; each row shows its worst pair."
     worst = max(results, key=lambda result: abs(result.worst.z))
@@ -92,11 +89,10 @@ def _report(results: list[Validation], options: argparse.Namespace) -> Report:
     if min(first.n_samples, first.n_trials) < _FEW:
         few = f"With fewer than {_FEW} samples or trials"
         said.append(f"{few}, z is not quite normal: a correct result fails more often than alpha.")
-    note = "" if options.polar else _STATEMENTS
     parts: list[Any] = [
         lambda: [panels.comparisons("Every comparison", results)],
         Table(_summary(results), left=(0, 1, 4), note=_SPREAD),
-        Table(_worst_rows(results), "The rows with the largest |z|", left=(0, 2), note=note),
+        Table(_worst_rows(results), "The rows with the largest |z|", left=(0, 2), note=_STATEMENTS),
         *(Words([one]) for one in said),
     ]
     return Report(parts, verdict)

@@ -178,14 +178,3 @@ def test_pickled_objects_are_not_loaded(run, npz, tmp_path):
     assert code == 2
     assert "pickled objects are never loaded" in err
     assert not (tmp_path / "loaded").exists()
-
-
-def test_polar_contents(run, says, npz):
-    out = says("validate", "gaussian(scale=8)", *FAST, "--polar")
-    assert "magnitudes of polar contents: real q and k of SmolLM2-135M-Instruct after softplus, 64 blocks" in out
-    path = npz(q=np.ones((2, 5)), k=np.ones((2, 5)))
-    (result,) = as_json(run, "gaussian(scale=8)", "--qk", path, "--polar")["results"]
-    assert (result["n_blocks"], result["n_pairs"], result["polar"]) == (5, 2, True)
-    code, _, err = run("validate", "gaussian", *FAST, "--qk", npz(q=-np.ones((2, 4)), k=np.ones((2, 4))), "--polar")
-    assert code == 2
-    assert "q holds negative numbers" in err
