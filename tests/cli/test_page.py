@@ -93,7 +93,9 @@ def test_a_page_holds_the_text_and_asks_for_nothing(made, config, command):
         assert [line["when"]["head"] for line in chart["lines"]] == [0, 1, 2, 0, 1, 2]
         middle = np.asarray(chart["x"])
         law = rfrope.kernel("matern", nu=1.5, scale=64.0)
-        np.testing.assert_allclose(chart["lines"][5]["mid"], law(middle), atol=1e-6)
+        low, mid, high = (np.asarray(chart["lines"][5][name]) for name in ("low", "mid", "high"))
+        np.testing.assert_allclose(mid, law(middle), atol=1e-6)
+        assert np.all((low < mid) & (mid < high))
 
 
 def test_the_library_is_the_one_that_was_published():
