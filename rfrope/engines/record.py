@@ -217,7 +217,7 @@ class ExportRequest:
     >>> import rfrope
     >>> rope = rfrope.Rope(rfrope.geometric(8), pairing="half", context=64)
     >>> request = rfrope.engines.ExportRequest(rope, 64, 1e4, "float32", "llama")
-    >>> request.interleaved, request.heads, request.exact_table()[0].shape
+    >>> request.interleaved, request.heads, request.table()[0].shape
     (False, None, (64, 8))
     """
 
@@ -243,19 +243,14 @@ class ExportRequest:
         """First row of each head in a table, ``(H,)``: position p is row ``first_rows[h] + p``."""
         return np.arange(self.heads or 1, dtype=np.int32) * np.int32(self.context or 0)
 
-    def exact_table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return cos and sin at all positions of the context, ``(S, D)`` in float64; for H heads ``(H S, D)``."""
+    def table(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return cos and sin at all positions of the context, ``(S, D)``; for H heads ``(H S, D)``; rounded once."""
         length = self.context or 0
         n_rows = length * (self.heads or 1)
         capacity.check(32.0 * n_rows * max(1, self.rope.rotary_dim), f"a table of context={length}", "context")
         positions = np.arange(length)
         cos, sin = self.rope.table(positions if self.heads is None else positions[:, None])
-        return cos.reshape(n_rows, -1), sin.reshape(n_rows, -1)
-
-    def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return `exact_table`, rounded once to the requested type."""
-        cos, sin = self.exact_table()
-        return cos.astype(self.dtype), sin.astype(self.dtype)
+        return cos.reshape(n_rows, -1).astype(self.dtype), sin.reshape(n_rows, -1).astype(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
