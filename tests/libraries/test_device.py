@@ -23,7 +23,7 @@ from conftest import library
 
 import rfrope
 from rfrope import analysis, moments
-from rfrope._core import array, dispatch, libraries, overlap
+from rfrope._core import array, overlap
 
 # -- array-api-strict's second device ----------------------------------------------------------------------------------
 
@@ -82,20 +82,6 @@ def cupy_array():
 def test_arrays_on_two_devices_are_refused_single_numbers_too(shape, cupy_array):
     with pytest.raises(ValueError, match=r"x is on device .*0.* but positions is on .*1.*; expected all arrays on one"):
         array.namespace(x=cupy_array((3, 8)), positions=cupy_array(shape, device=1))
-
-
-def test_arrays_of_cupy_are_recognised(cupy_array):
-    x = cupy_array((4, 6))
-    assert array.library(x) is libraries.CUPY
-    assert dispatch.place_of((x,)) == "cuda"
-    assert not array.has_host_values(x)
-    assert not array.library(x).is_lazy
-    assert array.library(x).is_writable(x)
-    assert array.device(x) == x.device
-    assert array.dtype_name(x) == "float64"
-    assert array.namespace(x=x, y=[1.0], z=cupy_array((), offset=800)).__name__ == "array_api_compat.cupy"
-    assert array.special_functions(array.namespace(x=x)).__name__ == "cupyx.scipy.special"
-    assert array.all_within(x, 1.0, array.namespace(x=x))
 
 
 def test_memory_of_cupys_arrays_is_compared(cupy_array):

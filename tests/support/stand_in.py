@@ -242,9 +242,6 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return len(self.host)
 
-    def __iter__(self) -> Iterator[ndarray]:
-        return (self[i] for i in range(len(self)))
-
     def __getitem__(self, index: Any) -> Any:
         parts = index if isinstance(index, tuple) else (index,)
         has_mask = any(getattr(part, "dtype", None) == np.bool for part in parts)
