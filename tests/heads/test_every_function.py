@@ -15,7 +15,6 @@ Q, K = np.random.default_rng(16).standard_normal((2, 7, 8)) + np.array([[[0.5]],
 M, N = np.random.default_rng(7).gamma(2.0, size=(2, 2, 7, 4))
 DELTA = np.linspace(-3.0, 0.0, 4)
 IMAGE = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0)).frequencies
-FEW = {"paired": False}
 
 
 def polar(a, shift, **options):
@@ -38,8 +37,8 @@ CALLS = {  # of a function that makes an array; by ways that calls of tests/supp
     ),
     "shifted_mean_kernel": lambda a: heads.shifted_mean_kernel(a(LAGS), a(OMEGA), a(DELTA)),
     "offset_of": lambda a: heads.offset_of(a(OMEGA), a(DELTA + LAGS[:3, None]), low=-16.0, weights=a(np.abs(Q[0, :4]))),
-    "effective_offset": lambda a: heads.effective_offset(a(Q), a(K[:5]), a(OMEGA), **FEW),
-    "profile": lambda a: heads.profile(a(Q), a(K[:5]), a(LAGS), a(OMEGA), **FEW),
+    "effective_offset": lambda a: heads.effective_offset(a(Q), a(K[:5]), a(OMEGA), paired=False),
+    "profile": lambda a: heads.profile(a(Q), a(K[:5]), a(LAGS), a(OMEGA), paired=False),
     "profile of a part": lambda a: heads.profile(a(Q), a(K), a(LAGS), a(OMEGA[:2])),
     "profile in float32": lambda a: heads.profile(a(Q, "float32"), a(K, "float32"), a(LAGS), a(OMEGA)),
     "polar profile": lambda a: polar(a, a(DELTA)),
@@ -76,7 +75,7 @@ def test_every_library_gives_the_same_in_its_own_arrays(name, xp):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_parts_are_put_together(name, monkeypatch):
-    """Of blocks, of lags and of resamples, however few numbers may be held at a time."""
+    """Of blocks and of lags, however few numbers may be held at a time."""
     whole = [*calls.arrays(CALLS[name](in_numpy))]
     monkeypatch.setattr(sums, "BUDGET", 20)
     for one, other in zip(calls.arrays(CALLS[name](in_numpy)), whole, strict=True):

@@ -13,7 +13,6 @@ from rfrope.rotation import rotate_polar
 
 FUNCTIONS = (polar_score, polar_variance, polar_error)
 G = "gaussian(scale=32)"
-COIN = Tones(((0.0,), (math.pi,)), (0.5, 0.5))  # at lag 1 cosines are +-1, which are the widest there are
 
 
 def contents(n, blocks, seed=0):

@@ -14,7 +14,6 @@ from rfrope._backends.cpu.compiling import called, compiled, inlined, widest
 _LANES = 512  # numbers that are worked on together: a few arrays of them stay in the fastest cache
 
 _RADIANS = 6.283185307179586
-_TOGETHER = 8
 
 
 @inlined
