@@ -2,8 +2,8 @@
 
 from rfrope.designs.learning import LearnedKernel, learned_kernel
 from rfrope.designs.optimising import optimise
-from rfrope.designs.sampling import Design, design, names, points, records, sample
+from rfrope.designs.sampling import design, names, points, sample
 
 __all__ = [
-    "Design", "LearnedKernel", "design", "learned_kernel", "names", "optimise", "points", "records", "sample",
+    "LearnedKernel", "design", "learned_kernel", "names", "optimise", "points", "sample",
 ]  # fmt: skip

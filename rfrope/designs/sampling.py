@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,60 +19,9 @@ from rfrope.kernels.registry import read_kernel
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
 
-
-@dataclass(frozen=True)
-class Design:
-    """A method that makes the frequencies of a kernel; `sample` describes each.
-
-    Attributes
-    ----------
-    name : str
-        Value of ``design=``.
-    randomised : bool
-        True if it takes a seed; each block alone then has exactly the kernel's law.
-    fitted : bool
-        True if frequencies depend on a range of lags, ``max_lag``.
-
-    See Also
-    --------
-    designs.records, sample
-
-    Examples
-    --------
-    >>> import rfrope
-    >>> {one.name: one.randomised for one in rfrope.designs.records() if one.name in ("iid", "quantile", "sobol")}
-    {'iid': True, 'sobol': True, 'quantile': False}
-    """
-
-    name: str
-    randomised: bool
-    fitted: bool = False
-
-
-_RECORDS = {name: Design(name, randomised=True) for name in sets.POINTS | sets.FREQUENCIES} | {
-    "balanced": Design("balanced", randomised=True, fitted=True),
-    "quantile": Design("quantile", randomised=False),
-    "optimised": Design("optimised", randomised=False, fitted=True),
-}
-
-
-def records() -> tuple[Design, ...]:
-    """Return the designs as records.
-
-    Returns
-    -------
-    tuple of Design
-
-    See Also
-    --------
-    designs.Design, designs.names
-
-    Examples
-    --------
-    >>> [record.name for record in records() if not record.randomised]
-    ['quantile', 'optimised']
-    """
-    return tuple(_RECORDS.values())
+RANDOMISED = (*(sets.POINTS | sets.FREQUENCIES),)  # take a seed: each block alone has exactly the kernel's law
+DETERMINISTIC = ("quantile", "optimised")
+_NAMES = (*RANDOMISED, "balanced", *DETERMINISTIC)  # balanced takes a seed, and is fitted to a range
 
 
 def names() -> tuple[str, ...]:
@@ -85,14 +33,14 @@ def names() -> tuple[str, ...]:
 
     See Also
     --------
-    designs.records, design
+    design, sample
 
     Examples
     --------
     >>> names()[:3]
     ('iid', 'stratified', 'shifted')
     """
-    return tuple(_RECORDS)
+    return _NAMES
 
 
 def sample(
@@ -201,7 +149,7 @@ def sample(
     _check_size(kernels[0], n_blocks, max(streams, len(kernels)))
     reach = read_fit(kernels[0], design, n_blocks, max_lag, norm)
     array.check_float_dtype(dtype, array.named_namespace(xp))
-    key = random.key_from_rng(rng) if _RECORDS[chosen[0]].randomised else None
+    key = random.key_from_rng(rng) if chosen[0] not in DETERMINISTIC else None
     each = 1 if several else streams
     found = []
     for head, (one, name) in enumerate(zip(kernels, chosen, strict=True)):
@@ -301,7 +249,7 @@ def design(
     lengths = read_range(kernels[0], context, "context", minimum=2)
     reach = tuple(length - 1 for length in lengths)
     chosen = {check_design(design, each) for each in kernels}
-    seed = _seed(rng) if any(_RECORDS[name].randomised for name in chosen) else None
+    seed = _seed(rng) if not chosen <= {*DETERMINISTIC} else None
     norm = norm or "rms" if design == "optimised" else norm
     made = sample(
         kernels if several else kernels[0],
@@ -401,7 +349,7 @@ def _check_size(kernel: Kernel, n_blocks: int, heads: int) -> None:
 
 def check_design(design: str, kernel: Kernel) -> str:
     """Return the name of a design, "auto" resolved; refuse one that the kernel does not allow."""
-    choice("design", design, (*_RECORDS, "auto"))
+    choice("design", design, (*_NAMES, "auto"))
     if design == "auto":
         return "sobol" if kernel.ndim > 1 else "stratified"
     if design == "orthogonal":
@@ -411,12 +359,12 @@ def check_design(design: str, kernel: Kernel) -> str:
 
 def check_randomised(design: str, kernel: Kernel) -> str:
     """Return the name as `check_design`; refuse a design without randomness, or one fitted to a range."""
-    record = _RECORDS[check_design(design, kernel)]
-    if record.fitted or not record.randomised:
-        free = ", ".join(repr(each.name) for each in records() if each.randomised and not each.fitted)
+    name = check_design(design, kernel)
+    if name not in RANDOMISED:
+        free = ", ".join(map(repr, RANDOMISED))
         why = "which is deterministic or fitted to a range of lags"
         raise ValueError(f"design is {show(design)}, {why}; expected 'auto' or one of {free}")
-    return record.name
+    return name
 
 
 def read_kernels(kernel: Any) -> tuple[Kernel, ...]:

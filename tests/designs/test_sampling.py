@@ -16,11 +16,11 @@ from problems import Z_BOUND
 import rfrope
 from rfrope import kernels, sample
 from rfrope._core import random
-from rfrope.designs import records, sampling, sets
+from rfrope.designs import names, sampling, sets
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "_data"
 G, E, M2 = map(kernels.parse, ("gaussian(scale=4)", "exponential(scale=6)", "matern(scale=3, ndim=2)"))
-RANDOMISED = [record.name for record in records() if record.randomised and not record.fitted]
+RANDOMISED = sampling.RANDOMISED
 each_design = pytest.mark.parametrize("design", RANDOMISED)
 
 
@@ -47,7 +47,7 @@ def test_equal_seeds_give_equal_bits_in_every_library_and_others_do_not(design, 
     assert np.any(sample(kernel, 9, rng=12, design=design, heads=3) == expected) == (design == "quantile")
 
 
-@pytest.mark.parametrize("design", [record.name for record in records()])
+@pytest.mark.parametrize("design", names())
 @pytest.mark.parametrize("n", sparse([0, 1, 2, 5, 31, 48, 64], lambda n: n in (0, 1, 5)))
 def test_shapes_and_heads(design, n):
     options = {"rng": 1, "design": design} | ({"max_lag": 16} if design in ("balanced", "optimised") else {})

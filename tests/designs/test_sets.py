@@ -11,13 +11,13 @@ from problems import KERNELS, Z_BOUND
 
 import rfrope
 from rfrope import kernels, sample
-from rfrope.designs import records, sampling, sets
+from rfrope.designs import sampling, sets
 from rfrope.designs.sets import balanced
 from rfrope.kernels import Kernel
 
 N_SETS, N_BLOCKS = 10_000, 6
 KEY = (20240607, 4)
-RANDOMISED = [record.name for record in records() if record.randomised and not record.fitted]
+RANDOMISED = sampling.RANDOMISED
 G, E, M2 = map(kernels.parse, ("gaussian(scale=4)", "exponential(scale=6)", "matern(scale=3, ndim=2)"))
 G2 = kernels.parse("gaussian(scale=(4, 7), ndim=2)")
 WARP = [[1.0, 0.4], [-0.3, 0.8]]
