@@ -181,13 +181,8 @@ def find_rows(engine: str, made: dict[str, Any], at: np.ndarray) -> tuple[dict[s
             return made, made["first_rows"][:, None] + at
 
 
-BY_HEADS = {engine: (FORMULAS[engine], RUN.get(engine)) for engine in TABLES}
-
-
 @PAIRINGS
-@pytest.mark.parametrize(
-    ("engine", "turned"), [(engine, turned) for engine, all_of in BY_HEADS.items() for turned in all_of if turned]
-)
+@pytest.mark.parametrize(("engine", "turned"), [one for one in TURNS if one[0] in TABLES])
 def test_each_head_turns_by_its_own_set(engine, turned, pairing):
     rope = many(pairing, 1.25, 20)
     made = engines.export(rope, engine, context=TOKENS + 5)
