@@ -299,7 +299,7 @@ def add_trials(sums, done, start, length, lanes, k0, k1, law, given, rows):  # t
     """Merge the moments of trials start, ..., start + length - 1 into those of `done` trials.
 
     sums (4, rows); the law as `quantiles` states it; given (length, blocks, axes): frequencies to be used instead of
-    drawn ones, or empty. The frequencies of all blocks are kept for all tiles of lags.
+    drawn ones, or empty. The frequencies of two blocks are held, or of all where there are several tiles of lags.
     """
     widest()
     first, tiles, axes, blocks = rows.first, rows.tiles, rows.delta.shape[1], rows.a.shape[1]
@@ -307,35 +307,38 @@ def add_trials(sums, done, start, length, lanes, k0, k1, law, given, rows):  # t
     n_tiles, most = tiles.size - 1, 0
     for tile in range(n_tiles):
         most = max(most, first[tiles[tile + 1]] - first[tiles[tile]])
-    uniform, omega = np.empty((2, lanes)), np.empty((blocks + 1, axes, lanes))
+    held = blocks + blocks % 2 if n_tiles > 1 else 2
+    uniform, omega = np.empty((2, lanes)), np.empty((held, axes, lanes))
     radius, u, cos = np.empty((2, lanes)), np.empty(lanes), np.empty(lanes)
     sin, inside, piece = np.empty(lanes), np.empty(lanes), np.empty(lanes, np.uint64)
     scores = np.empty((most, lanes))
     for begin in range(0, length, lanes):
         n, stream = min(lanes, length - begin), np.uint64(start + begin)
-        for block in range(blocks if given.size else 0):
-            for axis in range(axes):
-                for lane in range(n):
-                    omega[block, axis, lane] = given[begin + lane, block, axis]
-        for two in range(0 if given.size else (blocks + 1) // 2):
-            for column in range(draws):
-                _draw(uniform[0], uniform[1], n, np.uint64(two), _NONE, np.uint64(column), stream, _ONE, k0, k1)
-                axis = column - (draws - axes)
-                for side in range(2):
-                    if axis < 0:
-                        _radius(law.radius, uniform[side], piece, inside, radius[side], n)
-                        continue
-                    out, factor = omega[2 * two + side, axis], law.factors[axis]
-                    _component(law.code, law.parameter, factor, law.table, uniform[side], piece, inside, out, n)
-                    if draws > axes:
-                        for lane in range(n):
-                            out[lane] *= radius[side, lane]
-        for tile in range(n_tiles):
-            lag, stop = tiles[tile], tiles[tile + 1]
-            for row in range(first[stop] - first[lag]):
-                for lane in range(n):
-                    scores[row, lane] = 0.0
-            for block in range(blocks):
-                _add_block(rows, omega[block], lag, stop, block, u, cos, sin, scores, n)
-            for row in range(first[lag], first[stop]):
-                _merge_moments(sums, row, done + begin, scores[row - first[lag]], u, n)
+        for here in range(0, blocks, held):
+            end = min(here + held, blocks)
+            for block in range(here, end if given.size else here):
+                for axis in range(axes):
+                    for lane in range(n):
+                        omega[block - here, axis, lane] = given[begin + lane, block, axis]
+            for two in range(here // 2, here // 2 if given.size else (end + 1) // 2):
+                for column in range(draws):
+                    _draw(uniform[0], uniform[1], n, np.uint64(two), _NONE, np.uint64(column), stream, _ONE, k0, k1)
+                    axis = column - (draws - axes)
+                    for side in range(2):
+                        if axis < 0:
+                            _radius(law.radius, uniform[side], piece, inside, radius[side], n)
+                            continue
+                        out, factor = omega[2 * two + side - here, axis], law.factors[axis]
+                        _component(law.code, law.parameter, factor, law.table, uniform[side], piece, inside, out, n)
+                        if draws > axes:
+                            for lane in range(n):
+                                out[lane] *= radius[side, lane]
+            for tile in range(n_tiles):
+                lag, stop = tiles[tile], tiles[tile + 1]
+                for row in range(first[stop] - first[lag] if here == 0 else 0):
+                    for lane in range(n):
+                        scores[row, lane] = 0.0
+                for block in range(here, end):
+                    _add_block(rows, omega[block - here], lag, stop, block, u, cos, sin, scores, n)
+                for row in range(first[lag], first[stop] if end == blocks else first[lag]):
+                    _merge_moments(sums, row, done + begin, scores[row - first[lag]], u, n)
