@@ -55,6 +55,15 @@ def test_an_offset_at_an_end_of_the_range_has_no_error(offset):
         assert np.isnan(found.stderr[0]) == (reach == 3)
 
 
+def test_values_are_those_of_the_profile_with_features_that_do_not_turn():
+    x = RNG.standard_normal((40, 6)) + 1.0
+    w_q, w_k = RNG.standard_normal((2, 10, 6))
+    found = heads.effective_offset(x @ w_q.T, x @ w_k.T, OMEGA)
+    tops = np.array([found.offset, found.runner_up])
+    profile = heads.profile(x @ w_q.T, x @ w_k.T, tops, OMEGA, scale=10**-0.5)
+    np.testing.assert_allclose([found.value, found.runner_up_value], profile.mean, rtol=1e-9)
+
+
 def test_mass_is_the_softmax_of_the_profile():
     heads_of = smollm2_heads()
     q, k, omega = heads_of["previous_q"], heads_of["previous_k"], heads_of["inv_freq"]
