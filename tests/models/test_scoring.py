@@ -5,7 +5,7 @@ import pytest
 from conftest import rows
 
 import rfrope
-from rfrope.models.rewriting import choose_lengths, first_difference, score
+from rfrope.models.rewriting import SHARE, choose_lengths, first_difference, score
 
 
 def test_scores_count_blocks_that_stand_still():
@@ -16,11 +16,10 @@ def test_scores_count_blocks_that_stand_still():
 
 @pytest.mark.parametrize("far", [5, 4095, 4096, 9000])
 def test_the_first_distance_is_found_in_every_chunk(far):
-    omega = 0.3 / far  # the cosine leaves 1 by the share first at `far`
-    share = 1.0 - np.cos(omega * (far - 0.5))
+    omega = np.arccos(1.0 - SHARE) / (far - 0.5)  # the cosine leaves 1 by the share first at `far`
     one, other = rfrope.Rope([0.0]), rfrope.Rope([omega])
-    assert first_difference(one, other, (1.0, 1.0), 10_000, share) == far
-    assert first_difference(one, other, (1.0, 1.0), far, share) is None
+    assert first_difference(one, other, (1.0, 1.0), 10_000) == far
+    assert first_difference(one, other, (1.0, 1.0), far) is None
 
 
 @pytest.mark.parametrize(("scaling", "lengths"), rows("models/scoring.json", "lengths"))
