@@ -10,17 +10,8 @@ import numpy as np
 
 from rfrope.models.buffers import HALVES, ROUNDED, TINY, find_rounding
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_section_mismatch, describe_width
-from rfrope.models.probing.measurements import (
-    EXCEEDS,
-    ORIGIN,
-    Box,
-    Head,
-    choose_single,
-    choose_steps,
-    find_places,
-    read_phases,
-)
-from rfrope.models.verdicts import Finding
+from rfrope.models.probing.measurements import ORIGIN, Box, Head, choose_single, choose_steps, find_places, read_phases
+from rfrope.models.verdicts import EXCEEDS, Finding
 from rfrope.rotation.rope import Rope
 
 Faults: TypeAlias = Iterator[tuple[Any, ...]]  # kind, text, and a position if there is one
@@ -268,10 +259,9 @@ def _check_direction(box: Box, rope: Rope | None) -> Faults:
     firsts, sides = box.firsts, {head.side for head in box.heads}
     if "scores" in firsts:
         head, at = firsts["scores"], box.positions[0][:, None]
-        waves = [np.exp(1j * (at + sign * ORIGIN) * head.phases.frequencies) for sign in (-1, 1)]
-        of_lags, of_sums = (
-            bool(np.all(np.abs(head.seen["lagged"][0] / head.size - one) <= 0.01 + 2.0**-20 * at)) for one in waves
-        )
+        found, room = head.seen["lagged"][0] / head.size, 0.01 + 2.0**-20 * at
+        waves = (np.exp(1j * (at + sign * ORIGIN) * head.phases.frequencies) for sign in (-1, 1))
+        of_lags, of_sums = (np.all(np.abs(found - one) <= room) for one in waves)
         if not of_lags:
             what = "the sum of positions, not their difference" if of_sums else "more than the difference"
             yield "direction", f"scores depend on {what}"

@@ -12,9 +12,9 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import choice, positive, printable, show, whole
 from rfrope.models import buffers
+from rfrope.models.verdicts import EXCEEDS
 from rfrope.rotation.rope import Rope
 
-EXCEEDS = 1e-3  # error of cos and sin
 POSITIONS = 160  # most positions at which phases are measured
 STEPS = (1, 3, 50)  # positions beside 0 and the last at which each feature is followed
 ORIGIN = 3  # position of the queries in a second measurement of scores
@@ -70,8 +70,7 @@ class Function:
         self.calls = 0
 
     def _make(self, values: np.ndarray) -> Any:
-        values = np.ascontiguousarray(values)
-        return array.from_host(values, self.space, device=self.device, dtype=self.dtype)
+        return array.from_host(np.ascontiguousarray(values), self.space, device=self.device, dtype=self.dtype)
 
     def measure(
         self, features: Mapping[str, np.ndarray], positions: np.ndarray, *, origin: int = 0, marks_heads: bool = False
@@ -230,10 +229,9 @@ def choose_single(context: int) -> np.ndarray:
 def choose_positions(context: int) -> np.ndarray:
     """Return positions below a context, near and far, shuffled."""
     powers = [2**n for n in range(40) if 2**n < context]
-    near = [n for n in range(17) if n < context]
-    steps = [*choose_steps(context)]
+    near = range(min(17, context))
     far = np.random.default_rng(29).integers(0, context, POSITIONS - 17 - len(powers) - len(STEPS))
-    chosen = np.unique(np.array([*near, *powers, *steps, context - 1, *far]))
+    chosen = np.unique(np.array([*near, *powers, *choose_steps(context), *far]))
     mixed = np.random.default_rng(31).permutation(chosen[chosen > 0])
     return np.insert(mixed, len(mixed) // 2, 0)  # position 0 is at neither end
 
@@ -313,9 +311,8 @@ class Head:
     @cached_property
     def pairs(self) -> Pairs:
         """Features that rotate together, with NaN and infinite values taken as 0."""
-        return follow_features(
-            np.nan_to_num(self.matrices, nan=0.0, posinf=0.0, neginf=0.0), choose_steps(self.box.context)
-        )
+        finite = np.nan_to_num(self.matrices, nan=0.0, posinf=0.0, neginf=0.0)
+        return follow_features(finite, choose_steps(self.box.context))
 
     @cached_property
     def size(self) -> float:

@@ -296,16 +296,15 @@ def _read_rotation(box: Box, rope: Rope | None) -> Rotation:
     )  # fmt: skip
     if not still.size or any(True for head in box.heads for _ in check_values(head, rope)):
         return found
-    first, meant = box.turning[0], None if rope is None else total(rope)
+    first = box.turning[0]
     read = first.phases
+    meant = read.frequencies if rope is None else total(rope)
     return replace(
         found,
         frequencies=read.frequencies if first.vectors is None else first.vectors,
         frequency_error=read.allowed,
         attention_factor=box.factors,
-        exceeds=first.find_first_off(
-            read.frequencies if meant is None or meant.shape != read.frequencies.shape else meant
-        ),
+        exceeds=first.find_first_off(meant if meant.shape == read.frequencies.shape else read.frequencies),
         sets_differ=not all(each.phases.is_near(read) for each in box.turning),
     )
 
