@@ -195,10 +195,8 @@ def merge_shared(findings: list[Finding]) -> tuple[Finding, ...]:
     seen: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         seen.setdefault((finding.kind, finding.text), []).append(finding)
-    return tuple(
-        group[0] if len(group) == 1 else replace(group[0], where=f"{group[0].where} and {len(group) - 1} more")
-        for group in seen.values()
-    )
+    counted = ((first, len(others)) for first, *others in seen.values())
+    return tuple(replace(one, where=f"{one.where} and {more} more") if more else one for one, more in counted)
 
 
 # -- one buffer against one Rope ---------------------------------------------------------------------------------------

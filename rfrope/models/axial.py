@@ -42,9 +42,8 @@ def make_diffusers(held: Mapping[str, Any], pairing: str | None, model: ModelPar
     """Return the Rope of a diffusers config: one ladder for each axis, or in LTX one over all heads for all axes."""
     entry = DIFFUSERS[model.model_type]
     theta = positive("rope_theta", held.get("rope_theta", entry["rope_theta"]))
-    width, heads = (
-        whole(key, held.get(key, entry.get(key, 1)), 1) for key in ("attention_head_dim", "num_attention_heads")
-    )
+    sizes = ("attention_head_dim", "num_attention_heads")
+    width, heads = (whole(key, held.get(key, entry.get(key, 1)), 1) for key in sizes)
     if "num_attention_heads" in entry:  # LTX: axes in turn, with blocks that stand still before them
         if width % 2:
             raise ValueError(f"attention_head_dim is {width}; expected an even number")

@@ -17,7 +17,6 @@ FREQUENCIES = ("inv_freq", "inv_freqs", "freqs", "theta")
 COS = ("cos_cached", "cos_cache", "cos")
 SIN = ("sin_cached", "sin_cache", "sin")
 TABLES = ("cos_sin_cache", "freqs_cis", "rotary_cos_sin")
-_HALF = ("float16", "bfloat16")
 _STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # names of safetensors
 _LONGEST = 10**8  # bytes of its header
 ROUNDED = 4e-6  # relative error of float32 exponents at a base of 1e9
@@ -117,22 +116,19 @@ def list_tensors(part: Any) -> dict[str, Any]:
 
 def search_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Buffer]:
     """Yield the frequencies and tables among arrays, by their names."""
-
-    def label(name: str) -> str:
-        return printable(f"{prefix}.{name}" if prefix else name)
-
     for name, value in tensors.items():
         last = name.rpartition(".")[2]
+        label = printable(f"{prefix}.{name}" if prefix else name)
         layer = last.removesuffix("_inv_freq") if last.endswith("_inv_freq") else ""
         if last in FREQUENCIES or (layer and "original" not in layer and layer != "long"):
             scale = getattr(part, f"{layer}_attention_scaling" if layer else "attention_scaling", None)
-            yield _read_array(label(name), value, attention_factor=scale, layer=layer)
+            yield _read_array(label, value, attention_factor=scale, layer=layer)
         elif last in TABLES or (last == "cache" and np.ndim(value) == 3 and value.shape[-1] == 2):
-            yield _read_array(label(name), value)
+            yield _read_array(label, value)
         elif last in COS:
             other = name.removesuffix(last) + SIN[COS.index(last)]
             if other in tensors:
-                yield _read_pair(label(name), value, tensors[other])
+                yield _read_pair(label, value, tensors[other])
 
 
 # -- arrays and their layouts ------------------------------------------------------------------------------------------
@@ -202,7 +198,7 @@ def _host(name: str, value: Any) -> tuple[str, np.ndarray]:
     host = array.to_host(value, name)
     if host.ndim == 0 or host.size == 0:
         raise ValueError(f"{name} has shape {tuple(host.shape)}; expected at least one frequency")
-    return dtype, host.astype(np.float32) if dtype in _HALF else host
+    return dtype, host.astype(np.float32) if dtype in HALVES.values() else host
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,12 +269,8 @@ def _exact(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
 
 def rows_unlike(buffer: Buffer, reading: TableEstimate, rounding: float) -> tuple[str, str] | None:
     """Return the fault of rows whose frequencies are right: half precision of positions or phases, or another."""
-    unlike = [
-        start + np.flatnonzero(np.any(_unlike(buffer, np.arange(start, stop), reading, rounding), axis=1))
-        for start in range(0, len(buffer.values), _ROWS)
-        for stop in [min(start + _ROWS, len(buffer.values))]
-    ]
-    found = np.concatenate(unlike)
+    chunks = np.split(np.arange(len(buffer.values)), range(_ROWS, len(buffer.values), _ROWS))
+    found = np.concatenate([at[np.any(_unlike(buffer, at, reading, rounding), axis=1)] for at in chunks])
     if not found.size:
         return None
     at, frequencies = _looked_at(buffer), reading.frequencies

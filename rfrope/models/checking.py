@@ -42,7 +42,6 @@ _WRITTEN = {"rope_theta": "rope.freq_base", "factor": "rope.scaling.factor"}
 _WRITTEN |= dict.fromkeys(("original_max_position_embeddings", "partial_rotary_factor", "rope_type"), "")
 _FLOAT32 = 1e-6  # relative; a GGUF holds numbers in float32
 _BASE = r"theta|rotary_emb_base|freq_base"  # in the name of a key for it
-_FACTORS = ("yarn", "linear")  # schemes whose factor times the original context is what they reach
 
 
 @array.select_device
@@ -282,7 +281,7 @@ def _extend(ropes: dict[str, Rope], length: int) -> dict[str, dict[str, Any]]:
         assert isinstance(original, int)  # of a part that reads text
         if values["rope_type"] == "default":
             values |= {"rope_type": "yarn", "original_max_position_embeddings": original}
-        elif values["rope_type"] not in _FACTORS:
+        elif values["rope_type"] not in ("yarn", "linear"):  # their factor times the original context is the reach
             return {}
         made[name] = values | {"factor": length / original}
         if values.get("attention_factor") == sharpen_yarn(values.get("factor") or 1.0):  # follows from the factor

@@ -163,12 +163,10 @@ class RopeComparison(Result):
         """
         from rfrope.analysis.fits import find_law  # what else no comparison needs
 
-        found: dict[tuple[str, ...], KernelFit | None] = {}
         made = {one.engine: one.rope.frequencies for one in self.engines if one.rope is not None}
         sets = {name: tuple(f"{one:.11g}" for one in omega) for name, omega in made.items()}
-        for name, one in sets.items():
-            if one not in found:
-                found[one] = find_law(made[name], self.seq_len)
+        first_of = {one: name for name, one in reversed(sets.items())}
+        found = {one: find_law(made[name], self.seq_len) for one, name in first_of.items()}
         return {name: law for name, one in sets.items() if (law := found[one]) is not None}
 
     def list_laws(self) -> list[str]:

@@ -114,8 +114,7 @@ class LayerDiff(Result):
         lines += [f"  {change}" for change in self.changes]
         if self.frequency_error == math.inf:
             lines.append("  turns another number of features")
-        elif self.frequency_error is not None and self.frequency_error > _SAME:
-            error = self.frequency_error
+        elif (error := self.frequency_error) is not None and error > _SAME:
             size = f"{error + 1.0:.3g} times" if error >= 1.0 else f"{100.0 * error:.3g} %"
             lines.append(f"  frequencies differ by up to {size}")
         if self.differs_from is not None:
@@ -176,9 +175,8 @@ class Diff(Result):
         last = "no score of equal content differs by 1 % within the text."
         if self.differs_from is not None:
             last = f"scores of equal content differ by 1 % first at distance {self.differs_from}."
-        comes = bool(whats & _COMES)
         has_scores = self.n_same > 0 or any(one.is_compared for one in self.layers)
-        if comes:
+        if whats & _COMES:
             yield "Some layers turn only before or only after" + (f"; elsewhere: {last}" if has_scores else ".")
         elif has_scores:
             yield last[0].upper() + last[1:]
@@ -301,18 +299,16 @@ def _match_part(old: list[LayerKind], new: list[LayerKind]) -> list[_Pair]:
     if not old or any(one.layers is None for one in (*old, *new)):
         return [*_match_by_name(old, new)]
     sides = [{i: one for one in kinds for i in one.layers or ()} for kinds in (old, new)]
-    groups: dict[tuple[int, int], list[int]] = {}
+    groups: dict[tuple[int, ...], list[int]] = {}
     for i in sorted(sides[0].keys() | sides[1].keys()):
-        key = tuple(id(side.get(i)) for side in sides)
-        groups.setdefault((key[0], key[1]), []).append(i)
+        groups.setdefault(tuple(id(side.get(i)) for side in sides), []).append(i)
     return [(tuple(at), sides[0].get(at[0]), sides[1].get(at[0])) for at in groups.values()]
 
 
 def _match_by_name(old: list[LayerKind], new: list[LayerKind]) -> Iterator[_Pair]:
     """Yield pairs of kinds with the same name, single kinds with any name, and the remaining ones."""
     if len(old) == 1 or len(new) == 1:
-        for other in new:
-            yield from ((None, one, other) for one in old) if old else iter([(None, None, other)])
+        yield from ((None, one, other) for other in new for one in old or (None,))
         return
     rest = {(one.kind, one.rope is None): one for one in old}
     for other in new:

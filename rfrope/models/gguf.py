@@ -139,10 +139,7 @@ def _read_memory(memory: Any) -> Metadata:
     if (version := cursor.number("I")) not in (2, 3):
         raise ValueError(f"a GGUF of version {version}; expected 2 or 3, in little-endian order")
     n_tensors, n_values = cursor.number("Q"), cursor.number("Q")
-    values = {}
-    for _ in range(n_values):
-        key = cursor.text()
-        values[key] = cursor.value(cursor.number("I"))
+    values = {cursor.text(): cursor.value(cursor.number("I")) for _ in range(n_values)}
     shapes, places = {}, {}
     for _ in range(n_tensors):
         name = cursor.text()

@@ -15,7 +15,6 @@ from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import Scheme, rotated_width
 
 NAME = "rfrope"
-_DESIGNED = ("kernel", "design", "seed", "context")
 
 
 def _text(name: str, value: Any) -> str:
@@ -47,7 +46,7 @@ def check(parameters: Mapping[str, Any]) -> None:
     has = {key for key, value in parameters.items() if value is not None}
     if ("kernel" in has) == ("frequencies" in has):
         raise ValueError(f"rope_parameters of rope_type {NAME!r} needs either 'kernel' or 'frequencies'")
-    if "frequencies" in has and (extra := has & set(_DESIGNED)):
+    if "frequencies" in has and (extra := has & (KEYS.keys() - {"frequencies"})):
         raise ValueError(f"rope_parameters has frequencies and {', '.join(sorted(extra))}; expected one or the other")
     for key in has & KEYS.keys():
         KEYS[key](f"rope_parameters[{key!r}]", parameters[key])

@@ -64,12 +64,11 @@ class LayerKind(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings and lists for JSON; of the Rope, its name and parameters."""
-        held = {name: getattr(self, name) for name in ("part", "kind", "window", "both_sides", "layers")}
-        rope = self.rope
-        if rope is not None:
+        held = {name: getattr(self, name) for name in ("rope", "part", "kind", "window", "both_sides", "layers")}
+        if (rope := self.rope) is not None:
             about = {name: getattr(rope, name) for name in ("head_dim", "rotary_dim", "pairing", "attention_factor")}
             held["rope"] = about | {"name": rope.source.model.name, "rope_parameters": rope.source.rope_parameters}
-        return plain({"rope": None} | held)
+        return plain(held)
 
     def __str__(self) -> str:
         label = ".".join(word for word in (self.part, self.kind) if word)

@@ -118,11 +118,8 @@ class Relocation(Result):
         return self.possible
 
     def __str__(self) -> str:
-        lines = [*map(str, self.ropes)]
-        for kind in self.still:
-            without = "they have no keys, and no position enters their state"
-            lines.append(f"{kind}; {'their keys stay as they are' if kind.has_keys else without}")
-        return "\n".join(lines)
+        said = {True: "their keys stay as they are", False: "they have no keys, and no position enters their state"}
+        return "\n".join([*map(str, self.ropes), *(f"{kind}; {said[kind.has_keys]}" for kind in self.still)])
 
 
 def can_relocate(
@@ -213,11 +210,9 @@ def _judge(before: Rope, after: Rope, constant: int | None, chunks: str) -> Rope
     model, obstacles = after.source.model, []
     changed = tuple(np.flatnonzero(np.asarray(before.frequencies) != np.asarray(after.frequencies)).tolist())
     if not (same := _are_same(before, after)):
-        what = (
-            f"the frequencies of {len(changed)} of {after.n_blocks} blocks are"
-            if changed
-            else "the attention factor is"
-        )
+        what = "the attention factor is"
+        if changed:
+            what = f"the frequencies of {len(changed)} of {after.n_blocks} blocks are"
         obstacles.append(
             f"{what} not the same in both texts, as in any up to {constant} positions; first "
             "rotation.rerotate(k, positions, cached_rope, rope)"
@@ -251,9 +246,8 @@ def _describe_chunks(raw: Mapping[str, Any]) -> str:
     key = "dual_chunk_attention_config"
     if not isinstance(about := raw.get(key), Mapping):
         return ""
-    size, near = (
-        whole(f"{key}.{name}", about.get(name, usual)) for name, usual in (("chunk_size", 8192), ("local_size", 1000))
-    )
+    size = whole(f"{key}.chunk_size", about.get("chunk_size", 8192))
+    near = whole(f"{key}.local_size", about.get("local_size", 1000))
     return (
         f"with dual chunk attention vLLM and SGLang turn them by positions modulo {size - near}, so take old and "
         "new positions modulo that; transformers does not"

@@ -146,9 +146,8 @@ def keep_scheme(rope: Rope, context: int | None, engine: str) -> dict[str, Any] 
 
 def is_same(one: Any, other: Any, error: float = SAME) -> bool:
     """Return whether frequencies and attention factors are the same up to a relative error."""
-    return abs(one.attention_factor - other.attention_factor) <= error and (
-        relative_error(one.frequencies, other.frequencies) <= error
-    )
+    apart = abs(one.attention_factor - other.attention_factor)
+    return apart <= error and relative_error(one.frequencies, other.frequencies) <= error
 
 
 def shorten(value: Any) -> str:
