@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ _WEAK = {*registry.KEYS, "attn_factor", "extrapolation_factor", "scaling_factor"
 _WEAK |= {"original_context_length", "initial_context_length", "llama_4_scaling"}
 # keys as patterns, what they usually mean, what to type, and what a value agrees with; the first counts
 _KINDS: tuple[Mapping[str, str], ...] = read_table("rope_keys")
+_SEVERAL = (dict, list, tuple, str, Mapping)
 _SCHEMES = {alias for one in registry.records() for alias in (one.name, *one.aliases)} - {"default"}
 
 
@@ -36,12 +37,12 @@ class Record(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         self.read.add(key)
-        return super().__getitem__(key)
+        return dict.__getitem__(self, key)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a value, or a default."""
         self.read.add(key)
-        return super().get(key, default)
+        return dict.get(self, key, default)
 
 
 class Unread(NamedTuple):
@@ -66,7 +67,7 @@ class Facts:
 
     ropes: tuple[Rope, ...]
     widths: tuple[int, ...] = ()
-    read: frozenset[str] = frozenset()
+    read: Set[str] = frozenset()
 
     def has(self, key: str, value: Any) -> bool:
         """Return whether a Rope has a value, or each of a list of bases, under a name of its scheme."""
@@ -139,10 +140,8 @@ def read_pairing(key: Any, value: Any) -> str | None:
 def find_unread(held: Mapping[str, Any], facts: Facts, is_part: Callable[[Any, Any], bool]) -> Iterator[Unread]:
     """Yield the keys of one level and of its dicts that look like RoPE and do not agree with what was read."""
     for path, key, value in _walk("", held, is_part, alone=not facts.ropes):
-        if value is None or (isinstance(value, list | tuple | Mapping | str) and not value):
-            continue
-        if path in facts.read and isinstance(value, list | tuple | Mapping | str):
-            continue  # what it says is not one number
+        if value is None or (isinstance(value, _SEVERAL) and (not value or path in facts.read)):
+            continue  # what it says, if anything, is not one number
         kind = _find_kind(_snake(key))
         agrees = _AGREES[kind["agrees"]](facts, _snake(key), value)
         if not agrees and not (value is False and kind["means"].startswith("a ")):

@@ -233,8 +233,8 @@ def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Readin
     if has_text:
         _account(part, found)
         return found
-    denied, has_sign = _deny_rope(part), any([held.held.get(key) is not None for key in _SIGNS])
-    if denied or not (has_sign or (part.is_known and (not has_parts or has_defaults(part.entry)))):
+    denied, is_usual = _deny_rope(part), part.is_known and (not has_parts or has_defaults(part.entry))
+    if denied or not (is_usual or any(held.held.get(key) is not None for key in _SIGNS)):
         reading.denied += [denied] if denied else []
         if not (table or has_parts or denied) and name.rpartition(".")[2] in ("", *_TEXT):
             _account(part, [])
@@ -252,15 +252,15 @@ def _account(part: Part, parts: list[PartLayers]) -> None:
     """Raise an error for keys that look like RoPE and are not read, or add remarks on them to the Ropes of parts."""
     if part.entry.get("rope") is False:
         return
-    is_top = not parts or parts[0].part is not part
-    said = {*_SAID, *part.table.get("said", ())}
-    said |= {name for key in ("rope_theta", "local_theta") for name in NAMES[key]} if part.parameters else set()
+    is_top, has_dict = not parts or parts[0].part is not part, bool(part.parameters)
+    ropes = tuple([rope for one in parts for rope in one.ropes.values()])
     widths = [width for key in NAMES["head_dim"] if isinstance(width := part.held.held.get(key), int)]
     named = [key for key in part.table.get("layers", {}).values() if isinstance(key, str)]
-    ropes = tuple([rope for one in parts for rope in one.ropes.values()])
-    facts = Facts(ropes, tuple(widths), frozenset(() if is_top else (*part.held.read, *named)))
+    facts = Facts(ropes, tuple(widths), set() if is_top else part.held.read.union(named))
     unread, remarks = [], list[str]()
     for one in find_unread(part.held.held, facts, _is_part):
+        said = {*_SAID, *part.table.get("said", ())}
+        said |= {name for key in ("rope_theta", "local_theta") for name in NAMES[key]} if has_dict else set()
         is_said = part.is_known and {*".["}.isdisjoint(one.path)  # not in a dict of this level
         if is_said and is_top:
             remarks.append(f"{one.path} at the top is not read: {show(part.model_type)} keeps its RoPE in text_config.")

@@ -438,16 +438,16 @@ def check_head_width(name: str, width: int, rope: Rope, head_dim: int | None) ->
 
 def _checked_frequencies(value: Any) -> tuple[Array, int]:
     """Frequencies as they came, NumPy's as a copy, lists and integers as floats; and how many blocks a head has."""
-    if isinstance(value[0] if isinstance(value, list | tuple) and value else value, Rope):
-        raise TypeError(
-            "frequencies is a Rope, or several; expected an array (dataclasses.replace changes other fields)"
-        )
     if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and 0 < value.size <= 2**16:
         if not np.vdot(value, value) < LARGEST * LARGEST:  # NaN and infinity too
             angles.check_values("frequencies", value, np)
         value = value.copy()
         value.flags.writeable = False
         return value, value.size
+    if isinstance(value[0] if isinstance(value, list | tuple) and value else value, Rope):
+        raise TypeError(
+            "frequencies is a Rope, or several; expected an array (dataclasses.replace changes other fields)"
+        )
     xp, device = array.shared(frequencies=value)
     n_blocks = angles.read_frequencies(value, xp, device).shape[-2]
     value = array.numbers(value, xp, name="frequencies", device=device)
