@@ -105,12 +105,13 @@ def campaign(options: argparse.Namespace) -> int:
 def tests_of(module: str) -> list[str]:
     """Return the files of tests that have a module's name and stand in its folder, or the folder; and of refusals."""
     path = pathlib.PurePosixPath(module).relative_to("rfrope").with_suffix("")
-    folder = ROOT / "tests" / str(path.parent).replace("_backends", "backends").replace("backends/cuda", "cuda")
+    room = str(path.parent).replace("_backends", "backends").replace("backends/cuda", "cuda").replace("_core", "core")
+    folder = ROOT / "tests" / room
     while not folder.is_dir():
         folder = folder.parent
-    named = [one for one in (folder, ROOT / "tests") for one in [one / f"test_{path.name}.py"] if one.is_file()][:1]
-    everywhere = sorted((ROOT / "tests").rglob(f"test_{path.name}.py"))
-    found = named or everywhere or ([folder] if folder.name != "tests" else sorted(folder.glob("test_*.py")))
+    places = (folder, ROOT / "tests", ROOT / "tests" / path.name)
+    named = [file for one in places if (file := one / f"test_{path.name}.py").is_file()][:1]
+    found = named or ([folder] if folder.name != "tests" else sorted(folder.glob("test_*.py")))
     return [*(one.relative_to(ROOT).as_posix() for one in found), REFUSALS]
 
 
@@ -300,7 +301,7 @@ def started(tree: pathlib.Path, one: Mutation, tests: list[str], said: pathlib.P
     try:
         os.setsid()
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-        os.chdir(tree)
+        os.chdir(tempfile.mkdtemp(dir=tree.parent))  # a mutation may write what the next one would fall over
         sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
         sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
         for name in [name for name in sys.modules if name == "tools" or name.startswith(("tools.", "rfrope"))]:
@@ -341,7 +342,7 @@ def passed(tree: pathlib.Path, tests: list[str], said: pathlib.Path) -> int:
     options += ["--rootdir", str(tree), "-c", str(tree / "pyproject.toml")]
     if all("::" in test for test in tests):
         options += ["-m", ""]  # one of the campaign, too
-    return int(pytest.main([*options, *tests], plugins=[Say()]))
+    return int(pytest.main([*options, *(str(tree / test) for test in tests)], plugins=[Say()]))
 
 
 def ended(process: int, begun: float) -> int | None:

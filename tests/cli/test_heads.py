@@ -39,7 +39,7 @@ def test_the_text_the_tables_and_the_page_have_every_head_with_errors(says, mode
 def test_json_and_several_texts(says, model):
     texts = [model / f"{number}.txt" for number in range(3)]
     found = says("heads", model, "--json", "--tokens", "32", "--texts", *texts)
-    assert (found["documents"], len(found["heads"]), len(found["blocks"])) == (3, 8, 64)
+    assert (found["documents"], found["tokens"], len(found["heads"]), len(found["blocks"])) == (3, 32, 8, 64)
     assert "(" in found["law"]["kernel"]
     assert (found["heads"][5]["layer"], found["heads"][5]["head"]) == (1, 1)
 

@@ -44,6 +44,7 @@ def test_a_config_and_its_folder(run, says, config, here):
     (part,) = rfrope.from_config(path)
     assert out.startswith(str(analysis.summarise(part, name=path).report().led))
     assert "\nScheme: llama3.\n  The config is already stretched by llama3 with factor 8, from 8192 " in out
+    assert "\nPairing: half, from the table of model types (llama).\n" in out
     assert run("inspect", here)[1] == out.replace(path, str(here))
     (held,) = sets(run, path)
     assert held["scheme"]["rope_parameters"]["rope_type"] == "llama3"

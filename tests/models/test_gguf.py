@@ -67,6 +67,12 @@ def test_rope_of_a_file_is_in_the_order_of_its_own_rows(made):
     assert (rope.pairing, rope.source.model.pairing_from) == ("half", "given")
 
 
+def test_what_to_type_for_a_factor(made):
+    path = made("qwen2", {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0})
+    scaled = CONFIG | {"model_type": "qwen2", "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+    assert check(scaled, against=path).findings[0].fix == "--override-kv qwen2.rope.scaling.factor=float:4"
+
+
 def test_a_base_that_is_missing_is_said(tmp_path):
     keys = {key: value for key, value in KEYS.items() if key != "rope.freq_base"}
     path = gguf_files.write(tmp_path / "model.gguf", "qwen2", keys)
