@@ -105,8 +105,7 @@ def campaign(options: argparse.Namespace) -> int:
 def tests_of(module: str) -> list[str]:
     """Return the files of tests that have a module's name and stand in its folder, or the folder; and of refusals."""
     path = pathlib.PurePosixPath(module).relative_to("rfrope").with_suffix("")
-    room = str(path.parent).replace("_backends", "backends").replace("backends/cuda", "cuda").replace("_core", "core")
-    folder = ROOT / "tests" / room
+    folder = ROOT / "tests" / str(path.parent).replace("_backends/cuda", "cuda").removeprefix("_")
     while not folder.is_dir():
         folder = folder.parent
     places = (folder, ROOT / "tests", ROOT / "tests" / path.name)

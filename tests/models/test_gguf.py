@@ -22,10 +22,8 @@ ALIKE = {name: told for name, *told in rows("models/gguf.json", "alike")}
 
 @pytest.fixture
 def made(tmp_path):
-    def write(architecture, keys, tensors=None, **options):
-        return gguf_files.write(tmp_path / "model.gguf", architecture, KEYS | keys, tensors, **options)
-
-    return write
+    path = tmp_path / "model.gguf"
+    return lambda architecture, keys, tensors=None: gguf_files.write(path, architecture, KEYS | keys, tensors)
 
 
 @pytest.mark.parametrize("name", ALIKE)
@@ -77,16 +75,13 @@ def test_a_base_that_is_missing_is_said(tmp_path):
     keys = {key: value for key, value in KEYS.items() if key != "rope.freq_base"}
     path = gguf_files.write(tmp_path / "model.gguf", "qwen2", keys)
     assert "rope.freq_base is missing: llama.cpp takes 10000." in str(check(path))
-    assert check(CONFIG | {"model_type": "qwen2"}, against=path).findings[0].fix == (
-        "--override-kv qwen2.rope.freq_base=float:500000"
-    )
+    found = check(CONFIG | {"model_type": "qwen2"}, against=path).findings[0]
+    assert found.fix == "--override-kv qwen2.rope.freq_base=float:500000"
 
 
 def test_a_longer_text_is_typed_as_flags(made):
-    found = check(made("qwen2", {}), context=32768)
-    assert found.findings[0].fix == (
-        "-c 32768 --rope-scaling yarn --rope-freq-base 500000 --rope-scale 4 --yarn-orig-ctx 8192"
-    )
+    found = check(made("qwen2", {}), context=32768).findings[0]
+    assert found.fix == "-c 32768 --rope-scaling yarn --rope-freq-base 500000 --rope-scale 4 --yarn-orig-ctx 8192"
 
 
 def test_damaged_files_are_refused(made, tmp_path):
