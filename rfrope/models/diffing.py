@@ -15,11 +15,10 @@ from rfrope._core.results import Result
 from rfrope.models.configs import is_config, perceives, read_rope
 from rfrope.models.gguf import REORDERED
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
-from rfrope.models.rewriting import choose_lengths, first_difference, relative_error, shorten
+from rfrope.models.rewriting import SAME, choose_lengths, first_difference, relative_error, shorten
 from rfrope.rotation.rope import refuse_polar
 from rfrope.storage import SUFFIXES, load
 
-_SAME = 1e-12  # relative; frequencies are evaluated in float64
 _FIELDS = ("pairing", "head_dim", "rotary_dim", "qk_head_dim", "sections", "interleaved", "context")
 _COMES = {"RoPE", "part", "layers"}
 _OF_AXES = {"sections", "interleaved", "mrope_section", "mrope_interleaved"}
@@ -114,7 +113,7 @@ class LayerDiff(Result):
         lines += [f"  {change}" for change in self.changes]
         if self.frequency_error == math.inf:
             lines.append("  turns another number of features")
-        elif (error := self.frequency_error) is not None and error > _SAME:
+        elif (error := self.frequency_error) is not None and error > SAME:
             size = f"{error + 1.0:.3g} times" if error >= 1.0 else f"{100.0 * error:.3g} %"
             lines.append(f"  frequencies differ by up to {size}")
         if self.differs_from is not None:
@@ -338,9 +337,9 @@ def _compare(pairs: tuple[_Pair, ...], lengths: list[int], *, has_length: bool) 
     sides = zip(pairs, lengths, strict=True) if is_compared else ()
     lags = [(lag, n) for (_, *both), n in sides if (lag := _find_lag(both, n)) is not None]
     factors = [one.rope.attention_factor for one in pairs[-1][1:]]
-    if abs(factors[1] / factors[0] - 1.0) > _SAME and not any(one.what == "attention_factor" for one in changes):
+    if abs(factors[1] / factors[0] - 1.0) > SAME and not any(one.what == "attention_factor" for one in changes):
         changes.append(Change("attention_factor", *factors))
-    about = (error if error > _SAME else None, *min(lags, default=(None, None)), is_compared)
+    about = (error if error > SAME else None, *min(lags, default=(None, None)), is_compared)
     return LayerDiff(*label, tuple(changes), *about)
 
 

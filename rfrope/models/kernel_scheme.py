@@ -28,16 +28,12 @@ def _kernel(name: str, value: Any) -> str:
     return str(value)
 
 
-def _frequencies(name: str, value: Any) -> list[Any]:
-    return list(angles.read_on_host(value, name, shapes="line")[:, 0].tolist())
-
-
 KEYS: dict[str, Callable[[str, Any], Any]] = {
     "kernel": _kernel,
     "design": _text,
     "seed": whole,
     "context": lambda name, value: whole(name, value, 2),
-    "frequencies": _frequencies,
+    "frequencies": lambda name, value: angles.read_on_host(value, name, shapes="line")[:, 0].tolist(),
 }
 
 
@@ -56,8 +52,7 @@ def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len:
     """Return the Rope of checked values; cached, as models ask several times and a design may take seconds."""
     check(values)
     width = rotated_width(head_dim, values.get("partial_rotary_factor") or 1.0)
-    kept = (*KEYS, "attention_factor")
-    parameters = {key: value for key, value in values.items() if key in kept and value is not None}
+    parameters = {key: value for key, value in values.items() if key in SCHEME.optional and value is not None}
     return _made(json.dumps(parameters, sort_keys=True), head_dim, width, context)
 
 
