@@ -317,13 +317,9 @@ class _KernelChunk:
 
 
 @dataclass(frozen=True)
-class _SetChunk:
-    """Work on randomised sets start, ..., start + length - 1: picklable, so that it can travel to a worker."""
+class _SetChunk(_KernelChunk):
+    """Work on randomised sets start, ..., start + length - 1."""
 
-    kernel: Kernel
-    key: random.Key
-    lags: Array
-    quantity: str
     design: str
     n_blocks: int
 

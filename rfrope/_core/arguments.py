@@ -179,7 +179,7 @@ def _number(name: str, value: Any, expected: str) -> float:
     """Return a real number as a Python float; one that no float can hold is infinite."""
     if isinstance(value, bool | np.bool):
         raise BooleanGivenError(f"{name} is {show(value)}; expected {expected}")
-    foreign = is_foreign(value)
+    foreign = hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic)  # an array of another library
     if not isinstance(value, _NOT_NUMBERS) and not foreign and getattr(value, "ndim", 0) == 0:
         try:
             return float(value)
@@ -204,11 +204,6 @@ def shape_of(value: Any) -> tuple[int, ...]:
         return np.shape(value)
     except ValueError:
         return ()
-
-
-def is_foreign(value: Any) -> bool:
-    """Return whether it is an array of another library than NumPy."""
-    return hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic)
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:

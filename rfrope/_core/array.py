@@ -35,8 +35,7 @@ _DOUBLE = np.dtype(np.float64)  # one object for all plain float64 arrays, by wh
 _SMALL = 2**12  # elements of which the sum of squares is formed by one thread
 _REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
 _BY_NAME: dict[str, Library] = {"numpy": NUMPY, "cupy": CUPY, "torch": TORCH, "jax": JAX, "dask": DASK, "mlx": MLX}
-_BY_MODULE: dict[str, Library] = {"jax": JAX, "jaxlib": JAX, "dask": DASK, "mlx": MLX}
-_BY_MODULE["array_api_strict"] = STRICT
+_BY_MODULE: dict[str, Library] = {"jax": JAX, "jaxlib": JAX, "dask": DASK, "mlx": MLX, "array_api_strict": STRICT}
 _BY_TYPE: dict[type, Library] = {}  # of arrays that were met: some call asks thirty times
 _MOST_TYPES = 256  # programs may make types without end
 

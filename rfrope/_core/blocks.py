@@ -11,12 +11,7 @@ from rfrope._core import array
 from rfrope._core.angles import check_values
 from rfrope._core.arguments import broadcast, choice, show
 from rfrope._core.array import Array
-from rfrope._core.dispatch import (
-    CPU,
-    TORCH_ROTATION,
-    dispatched,
-    runs_operators,
-)
+from rfrope._core.dispatch import CPU, TORCH_ROTATION, dispatched, runs_operators
 from rfrope._core.overlap import Overlap, has_shared_elements, overlap_of
 
 PAIRINGS = ("half", "interleaved")
@@ -189,9 +184,7 @@ def halves(x: Array, blocks: int, pairing: str, xp: ModuleType) -> tuple[Array, 
 def check_width(x: Array, blocks: int, name: str, x_name: str = "x") -> None:
     """Say that features are too few for so many blocks."""
     if 2 * blocks > x.shape[-1]:
-        hint = ""
-        if blocks == x.shape[-1]:
-            hint = _HINTS.get(name, "")
+        hint = _HINTS.get(name, "") if blocks == x.shape[-1] else ""
         raise ValueError(
             f"{name} has D = {blocks} blocks, which needs {2 * blocks} features, but {x_name} has shape "
             f"{tuple(x.shape)}; expected D <= {x.shape[-1] // 2}{hint}"
@@ -289,10 +282,9 @@ def _keeps(whole: tuple[int, ...], part: tuple[int, ...]) -> bool:
 def _sources(names: tuple[str, ...], angles: tuple[Array | None, ...]) -> str:
     """Names of all that phases get axes from: positions, and sets ``(*H, D, k)``, shifts and scales of several axes."""
     plain = {"shift": 1, "scale": 1}  # axes without others than that of the blocks; frequencies have k, too
-    several = (
-        getattr(value, "ndim", 0) > plain.get(name, 2) for name, value in zip(names[2:], angles[1:], strict=False)
-    )
-    return " and ".join([names[1], *(name for name, wide in zip(names[2:], several, strict=False) if wide)])
+    others = zip(names[2:], angles[1:], strict=False)
+    several = [name for name, value in others if getattr(value, "ndim", 0) > plain.get(name, 2)]
+    return " and ".join([names[1], *several])
 
 
 def turned(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
@@ -397,9 +389,8 @@ def _turned_at_once(x: Array, cos: Array, sin: Array, turn: TurnOptions, xp: Mod
     joined again, or over tables that are not as wide; `benchmarks.ways` has them all.
     """
     half, wide = cos.shape[-1], array.wider_float(x, xp)
-    apart, axis = (
-        ((half, 2), -1) if turn.pairing == "interleaved" else ((2, half), -2)
-    )  # blocks, and their two features
+    # blocks, and their two features
+    apart, axis = ((half, 2), -1) if turn.pairing == "interleaved" else ((2, half), -2)
     cos, sin, z = array.astype(cos, wide, xp), array.astype(sin, wide, xp), x[..., : 2 * half]
     cos, sin = (
         xp.reshape(xp.stack(both, axis=axis), (*cos.shape[:-1], 2 * half)) for both in ([cos, cos], [-sin, sin])

@@ -18,8 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from rfrope._core.arguments import show, whole
@@ -263,16 +262,9 @@ def _is_terminal() -> bool:
 Span = tuple[int, int]  # the first draw, and how many
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """A task of chunks by their first draws, whose answers say which these are: picklable, as the task is."""
-
-    task: Callable[[Span], Any]
-    total: int
-    length: int
-
-    def __call__(self, start: int) -> tuple[int, Any]:
-        return start, self.task((start, min(self.length, self.total - start)))
+def _run_chunk(task: Callable[[Span], Any], total: int, length: int, start: int) -> tuple[int, Any]:
+    """Return the first draw of a chunk, and the answer of its task."""
+    return start, task((start, min(length, total - start)))
 
 
 def run_chunks(
@@ -308,7 +300,8 @@ def run_chunks(
         What a worker raises, with a note that says how much was finished.
     """
     check_progress(progress)
-    merged, placed, starts = None, _Placed(task, total, length), range(0, total, length)
+    # a partial function, which can be pickled as the task can
+    merged, placed, starts = None, partial(_run_chunk, task, total, length), range(0, total, length)
     if executor is None:
         results: Iterable[tuple[int, Any]] = ordered_map(placed, starts, allowed() if threaded else 1)
     else:

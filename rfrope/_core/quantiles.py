@@ -74,9 +74,7 @@ def laplace_quantile(u: np.ndarray) -> np.ndarray:
 
 def student_quantile(dof: float, u: np.ndarray) -> np.ndarray:
     """Quantile function of Student's t with `dof` degrees of freedom (any positive number)."""
-    if dof in _STUDENT:
-        return symmetric_quantile(u, _STUDENT[dof])
-    return symmetric_quantile(u, _student_lower(float(dof)))
+    return symmetric_quantile(u, _STUDENT.get(dof) or _student_lower(float(dof)))
 
 
 def _student_4(v: np.ndarray) -> np.ndarray:
@@ -191,12 +189,10 @@ def harmonic_quantile(concentration: float, u: np.ndarray) -> np.ndarray:
     return symmetric_quantile(u, lower)
 
 
-def harmonic_weights(concentration: float) -> np.ndarray | None:
-    """Probabilities ``exp(-z) I_n(z)`` of n = 0, 1, ..., until they are below 1e-20; None where they are too many."""
+def harmonic_weights(concentration: float) -> np.ndarray:
+    """Probabilities ``exp(-z) I_n(z)`` of n = 0, 1, ..., until they are below 1e-20."""
     from scipy.special import ive
 
-    if concentration > _LARGEST_TABLE:
-        return None
     weights = ive(np.arange(64 + int(10.0 * math.sqrt(concentration))), concentration)
     return weights[: int(np.count_nonzero(weights > 1e-20))]
 
@@ -204,9 +200,7 @@ def harmonic_weights(concentration: float) -> np.ndarray | None:
 @lru_cache(maxsize=64)
 def _harmonic_tails(concentration: float) -> np.ndarray:
     """Probabilities of n or more, n = 1, 2, ..., from the largest n on: increasing."""
-    weights = harmonic_weights(concentration)
-    assert weights is not None
-    return np.cumsum(weights[:0:-1])
+    return np.cumsum(harmonic_weights(concentration)[:0:-1])
 
 
 # -- polynomials on parts of octaves -----------------------------------------------------------------------------------

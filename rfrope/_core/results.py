@@ -20,11 +20,6 @@ from rfrope._core import array, libraries
 from rfrope._core.angles import PrecisionWarning
 from rfrope._core.arguments import printable
 
-__all__ = [
-    "COPIED", "WIDTH", "Copyable", "Part", "Report", "Result", "Table", "Words", "align", "fill", "map_arrays",
-    "plain", "returned_as_given", "wrap",
-]  # fmt: skip
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -262,12 +257,9 @@ def wrap(text: str, hang: int = 2) -> str:
             continue
         label = re.match(r" *(?:\S+ )+ +", line)
         indent = len(line) - len(line.lstrip()) + hang if label is None or 2 * label.end() > width else label.end()
-        options: dict[str, Any] = {
-            "break_long_words": False,
-            "break_on_hyphens": False,
-            "subsequent_indent": " " * indent,
-        }
-        lines += textwrap.wrap(line, width, **options)
+        lines += textwrap.wrap(
+            line, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=" " * indent
+        )
     return "\n".join(lines)
 
 

@@ -241,11 +241,9 @@ def temme_polynomials(mu: float) -> tuple[_Polynomials, _Polynomials]:
         f, p, q = (k * f + p + q) / (k * k - mu * mu), p / (k - mu), q / (k + mu)
         rows.append(f / math.factorial(k))
         following.append(2.0 / math.factorial(k) * (p - k * f))
-    zeroth, first = np.stack(rows), np.stack(following)
-    return ((zeroth @ constant).tolist(), (zeroth @ slope).tolist()), (
-        (first @ constant).tolist(),
-        (first @ slope).tolist(),
-    )
+    both = (np.stack(rows), np.stack(following))
+    zeroth, first = (((part @ constant).tolist(), (part @ slope).tolist()) for part in both)
+    return zeroth, first
 
 
 @lru_cache(maxsize=256)

@@ -342,11 +342,11 @@ def _two_pi(bits: int) -> int:
     return 8 * (4 * arccot(5) - arccot(239)) >> 16
 
 
-def _constant_pieces(value: Fraction, count: int, bits: int) -> list[float]:
-    """Leading pieces of an exact value, each of at most `bits` bits, as floats whose sum converges to it."""
+def _constant_pieces(value: Fraction, *bits: int) -> list[float]:
+    """Leading pieces of an exact value, each of at most so many bits, as floats whose sum converges to it."""
     pieces = []
-    for _ in range(count):
-        exponent = bits - 1 - math.floor(math.log2(abs(value)))
+    for most in bits:
+        exponent = most - 1 - math.floor(math.log2(abs(value)))
         piece = Fraction(round(value * Fraction(2) ** exponent)) / Fraction(2) ** exponent
         pieces.append(float(piece))
         value -= piece
@@ -355,13 +355,7 @@ def _constant_pieces(value: Fraction, count: int, bits: int) -> list[float]:
 
 _TURN = Fraction(2**512, _two_pi(512))  # 1/(2 pi), to more digits than pieces are taken of
 # for each working precision two halves that multiply exactly with halves, and a remainder
-_HALVES = {
-    name: (
-        *_constant_pieces(_TURN, 2, bits),
-        *_constant_pieces(_TURN - sum(map(Fraction, _constant_pieces(_TURN, 2, bits))), 1, wide),
-    )
-    for name, bits, wide in (("float64", 26, 53), ("float32", 12, 24))
-}
+_HALVES = {"float64": _constant_pieces(_TURN, 26, 26, 53), "float32": _constant_pieces(_TURN, 12, 12, 24)}
 
 
 def _pieces(position: Array, dtype: Any, xp: ModuleType) -> tuple[Array, ...]:

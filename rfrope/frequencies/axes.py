@@ -220,12 +220,8 @@ def golden_gate(
            [-0.3423, -0.3135],
            [ 0.8968, -0.4425]])
     """
-    n_blocks, ndim, zeros = (
-        whole("n_blocks", n_blocks),
-        whole("ndim", ndim, 1, _MOST_AXES),
-        whole("zero_blocks", zero_blocks),
-    )
-    n_heads = 1 if heads is None else whole("heads", heads)
+    n_blocks, ndim = whole("n_blocks", n_blocks), whole("ndim", ndim, 1, _MOST_AXES)
+    zeros, n_heads = whole("zero_blocks", zero_blocks), 1 if heads is None else whole("heads", heads)
     low, high = positive("low", low), positive("high", high, maximum=LARGEST)
     if low > high:
         raise ValueError(f"low is {low} and high is {high}; expected low <= high")

@@ -7,13 +7,7 @@ leaves features beyond the first 2D unchanged. A lag is KEY minus QUERY position
 
 from rfrope.rotation.pairings import block_coefficients, convert_pairing, from_complex, to_complex
 from rfrope.rotation.polar import rotate_polar
-from rfrope.rotation.positions import (
-    cumulative_phases,
-    grid_positions,
-    mrope_positions,
-    shift_matrix,
-    sinusoidal,
-)
+from rfrope.rotation.positions import cumulative_phases, grid_positions, mrope_positions, shift_matrix, sinusoidal
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rerotation import relocate, rerotate
 from rfrope.rotation.rope import Rope

@@ -139,8 +139,7 @@ def _read_and_rotated(
         blocks.check_magnitudes(x, xp, "magnitudes")
     if comes_in_blocks(x, read.xp):
         width = turn.shape(x.shape, phases)[-1]
-        turn = turn._replace(pairing=pairing)
-        return map_blocks(rotate_polar, x, read, turn, width, softplus=softplus)
+        return map_blocks(rotate_polar, x, read, turn._replace(pairing=pairing), width, softplus=softplus)
     return rotated(x, read, turn, out)
 
 

@@ -117,9 +117,8 @@ def mrope_positions(
         if any(side % merge for side in sides):
             raise ValueError(f"{name} is {show(segment)}; expected a height and width that merge = {merge} divides")
         rows, columns = (side // merge for side in sides)
-        grid = np.stack(np.meshgrid(np.arange(frames), np.arange(rows), np.arange(columns), indexing="ij"), axis=-1)
         times = (np.arange(frames, dtype=np.float32) * np.float32(interval)).astype(np.int64)
-        grid[..., 0] = times[:, None, None]
+        grid = np.stack(np.meshgrid(times, np.arange(rows), np.arange(columns), indexing="ij"), axis=-1)
         found.append(at + grid.reshape(-1, 3))
         at += max(rows, columns, int(times[-1]) + 1 if after_video == "largest" else 1)
     return array.place_for_caller(np.concatenate(found), xp, device, None)

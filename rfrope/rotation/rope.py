@@ -326,8 +326,7 @@ class Rope:
         return iter((self.frequencies, self.attention_factor))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        host = array.to_host(self.frequencies)
-        return np.array(host, dtype=dtype, copy=copy)
+        return np.array(array.to_host(self.frequencies), dtype=dtype, copy=copy)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _FIELDS}
