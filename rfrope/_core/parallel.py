@@ -268,12 +268,7 @@ def _run_chunk(task: Callable[[Span], Any], total: int, length: int, start: int)
 
 
 def run_chunks(
-    task: Callable[[Span], Any],
-    total: int,
-    length: int,
-    executor: Any,
-    progress: Any,
-    threaded: bool,
+    task: Callable[[Span], Any], total: int, length: int, executor: Any, progress: Any, threaded: bool
 ) -> Any:
     """Map a task over fixed spans ``(start, length)`` and merge in their order.
 
