@@ -343,8 +343,7 @@ def resolution(value: Any) -> float:
 
 def wider_float(x: Array, xp: ModuleType) -> Any:
     """Return the type to compute in so that one rounding to the type of `x` is all that is lost (float64 stays)."""
-    name = _WIDER[dtype_name(x)]
-    return widest_float(xp, device(x)) if name == "float64" else xp.float32
+    return widest_float(xp, device(x)) if _WIDER[dtype_name(x)] == "float64" else xp.float32
 
 
 def astype(x: Array, dtype: Any, xp: ModuleType) -> Array:

@@ -121,8 +121,7 @@ def next_function(
     function: Dispatched[Arguments, Result], backend: str, *arguments: Any
 ) -> Callable[Arguments, Result]:
     """Return what runs for some arrays where a backend declines: the next of their place, or the generic function."""
-    place = place_of(arguments)
-    others = (backend_function(function, one) for one in _ORDERS.get(place, ()) if one != backend)
+    others = (backend_function(function, one) for one in _ORDERS.get(place_of(arguments), ()) if one != backend)
     return next((one for one in others if one is not None), function.generic)
 
 

@@ -246,8 +246,7 @@ def show_progress(items: Iterable[Item], total: Any, progress: Any, done: int = 
         return items
     from tqdm import tqdm
 
-    delay = 0.0 if progress else _PATIENCE
-    return tqdm(items, total=total, initial=done, delay=delay, leave=False, dynamic_ncols=True)
+    return tqdm(items, total=total, initial=done, delay=0.0 if progress else _PATIENCE, leave=False, dynamic_ncols=True)
 
 
 def _is_terminal() -> bool:

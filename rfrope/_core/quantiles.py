@@ -240,9 +240,7 @@ def polynomials(
 
     with np.errstate(all="ignore"):
         found = _interpolated(nodes, function(places(nodes)).T)
-        exact, value = function(places(between)), np.zeros((len(parts), terms - 1))
-        for power in range(terms - 1, -1, -1):
-            value = value * between + found[power][:, None]
+        exact, value = function(places(between)), np.polynomial.polynomial.polyval(between, found)
         allowed = (error + _ROUNDING / (1.0 - 2.0 * places(between))) * np.abs(exact)
         good = np.all((np.abs(value - exact) <= allowed) & (np.abs(exact) < _HUGE), axis=1)
     return np.ascontiguousarray(found.T), good

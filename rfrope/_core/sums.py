@@ -365,11 +365,8 @@ class PowerSums(MeanSums):
         n = a + b
         step = other.mean - self.mean
         m4 = self.m4 + other.m4 + step**4 * (a * b * (a * a - a * b + b * b) / n**3)
-        m4 = (
-            m4
-            + step**2 * (6.0 / n**2) * (a * a * other.m2 + b * b * self.m2)
-            + step * (4.0 / n) * (a * other.m3 - b * self.m3)
-        )
+        m4 = m4 + step**2 * (6.0 / n**2) * (a * a * other.m2 + b * b * self.m2)
+        m4 = m4 + step * (4.0 / n) * (a * other.m3 - b * self.m3)
         m3 = self.m3 + other.m3 + step**3 * (a * b * (a - b) / n**2) + step * (3.0 / n) * (a * other.m2 - b * self.m2)
         first = super().merge(other)
         return PowerSums(first.n, first.mean, first.m2, m3, m4)

@@ -314,8 +314,7 @@ def _pad(sets: dict[str, Any], xp: ModuleType, device: Any) -> list[Array]:
     arrays = [read_frequencies(values, xp, device, name=name) for name, values in sets.items()]
     leading: tuple[int, ...] = ()
     for name, values in zip(sets, arrays, strict=True):
-        shapes = {"those before": leading, f"the leading axes of {name}": values.shape[:-2]}
-        leading = array.broadcast_shapes(shapes)
+        leading = array.broadcast_shapes({"those before": leading, f"the leading axes of {name}": values.shape[:-2]})
     total, before, padded = sum(values.shape[-1] for values in arrays), 0, []
     for values in arrays:
         blocks, axes = values.shape[-2:]
