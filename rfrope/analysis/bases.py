@@ -177,8 +177,7 @@ class _Search:
 
     def default_grid(self, low: float, n_grid: int) -> list[float]:
         """Grid whose top is so high that the upper half of it holds, if there is one."""
-        top, length = _TOP
-        top = max(4.0 * low, top * max(1.0, (self.last + 1) / length) ** 1.5)
+        top = max(4.0 * low, _TOP[0] * max(1.0, (self.last + 1) / _TOP[1]) ** 1.5)
         while True:
             grid = np.geomspace(low, top, n_grid).tolist()
             if 4.0 * top > _LARGEST_TOP or all(self.holds(base) for base in grid if base >= 0.5 * top):

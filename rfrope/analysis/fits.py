@@ -217,9 +217,8 @@ def _range(sought: SearchRange, points: int, max_lag: int, magnitudes: np.ndarra
         "frequency": (_SLOWEST / max_lag, _FASTEST),
         "shape": (sought.minimum, sought.maximum),
     }[sought.kind]
-    values = np.linspace(
-        math.log(low), math.log(high), min(points, _SHAPE_POINTS) if sought.kind == "shape" else points
-    )
+    points = min(points, _SHAPE_POINTS) if sought.kind == "shape" else points
+    values = np.linspace(math.log(low), math.log(high), points)
     step = 0.5 * (values[1] - values[0])
     steps = np.full(len(values), step)
     if sought.single:  # one frequency: the error has as many minima as there are turns in the range

@@ -166,10 +166,8 @@ class Plan(Result):
     @property
     def preface(self) -> str:
         """Return sentences on the start of the plan and the order of its methods."""
-        lag, blocks = (
-            self.trained_negative_lag,
-            f"{self.n_blocks} block{'s' * (self.n_blocks != 1)} completed no turn in",
-        )
+        lag = self.trained_negative_lag
+        blocks = f"{self.n_blocks} block{'s' * (self.n_blocks != 1)} completed no turn in"
         start = [
             f"From {self.trained_context} trained positions to {self.context}, "
             f"{self.context / self.trained_context:.4g} times as many. {self.n_dead} of {blocks} training,",

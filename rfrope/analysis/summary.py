@@ -232,19 +232,15 @@ def summarise(
     >>> along.n_dead, along.first_negative_lag
     (25, 85133)
     """
-    given = frequencies if isinstance(frequencies, Rope) else None
-    omega = angles.read_on_host(frequencies if given is None else given.frequencies, shapes="one")
-    lengths, n_blocks = _lengths(given.context if context is None and given is not None else context, omega), len(omega)
-    polar = given is not None and given.polar
-    if head_dim is None:
-        head_dim = 2 * n_blocks if given is None else given.qk_head_dim
+    omega = angles.read_on_host(frequencies.frequencies if isinstance(frequencies, Rope) else frequencies, shapes="one")
+    rope = frequencies if isinstance(frequencies, Rope) else Rope(omega)
+    lengths, n_blocks, polar = _lengths(rope.context if context is None else context, omega), len(omega), rope.polar
+    head_dim = rope.qk_head_dim if head_dim is None else head_dim
     if polar:
         head_dim = whole("head_dim", head_dim, n_blocks, n_blocks)
     else:
         head_dim = max(whole("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up
-    if attention_factor is None:
-        attention_factor = 1.0 if given is None else given.attention_factor
-    factor = positive("attention_factor", attention_factor)
+    factor = positive("attention_factor", rope.attention_factor if attention_factor is None else attention_factor)
     if not (name is None or isinstance(name, str)):
         raise TypeError(f"name is {show(name)}; expected a string")
     still = np.zeros(0 if polar else (head_dim + 1) // 2 - n_blocks)

@@ -171,9 +171,8 @@ def _report(sets: list[_Set]) -> Report:
         parts += [Table(made, left=(0, 3), note=_MADE)]
         each = zip(sets, reports, strict=True)
         verdict = " ".join(f"{one.label}: {report.verdict.removeprefix('In short: ')}" for one, report in each)
-        for one in sets:
-            for number, lines in enumerate(_describe_scheme(one)):
-                parts.append(Words(lines if number else [one.label, *lines]))
+        schemes = ((one.label, *each) for one in sets for each in enumerate(_describe_scheme(one)))
+        parts += [Words(lines if number else [label, *lines]) for label, number, lines in schemes]
     for one in sets:
         if one.parameters:
             parts.append(Words([_describe_pairing(one.rope)]))

@@ -9,10 +9,9 @@ from typing import Any
 
 from rfrope._core.arguments import named, show, whole
 from rfrope.engines import formats, observed
+from rfrope.engines.observed import BESIDE, SCALES
 from rfrope.scaling import schemes
 
-_SCALES = ("mscale", "mscale_all_dim")
-_BESIDE = ("rope_theta", "partial_rotary_factor")  # older configs have them beside the dict
 TYPED = ("transformers", "vLLM", "SGLang", "llama.cpp", "MLX-LM")  # engines that take options or keys
 _OPTIONS = {
     "vLLM": "--max-model-len {} --hf-overrides {}",
@@ -73,7 +72,7 @@ def override(engine: str, rope_parameters: Mapping[str, Any], context: int, *, p
     if name == "transformers":
         keys = {"rope_parameters": made, "max_position_embeddings": context}
         return f"config.json, in place of rope_scaling: {_nest(part, keys)}"
-    keys = {key: made.pop(key) for key in _BESIDE if key in made}
+    keys = {key: made.pop(key) for key in BESIDE if key in made}
     keys |= {"rope_scaling": None if made.get("rope_type") == "default" else made, "max_position_embeddings": context}
     return f"config.json: {_nest(part, keys)}"
 
@@ -87,12 +86,12 @@ def _say_yarn(engine: str, parameters: dict[str, Any]) -> dict[str, Any]:
     reads = {*_YARN, "attention_factor"}
     if engine != "llama.cpp":
         reads = {key for rule in observed.find_rules(engine, "", "yarn").values() for key in rule.get("reads", ())}
-    factor, given = parameters["factor"], {key: parameters.get(key) for key in ("attention_factor", *_SCALES)}
-    if "mscale" not in reads and given["attention_factor"] is None and all(given[key] for key in _SCALES):
-        parameters["attention_factor"] = schemes.sharpen_yarn(factor, *(parameters[key] for key in _SCALES))
+    factor, given = parameters["factor"], {key: parameters.get(key) for key in ("attention_factor", *SCALES)}
+    if "mscale" not in reads and given["attention_factor"] is None and all(given[key] for key in SCALES):
+        parameters["attention_factor"] = schemes.sharpen_yarn(factor, *(parameters[key] for key in SCALES))
     elif "attention_factor" not in reads and given["attention_factor"] is not None:
         parameters |= formats.split_attention(factor, parameters.pop("attention_factor"))
-    parameters = {key: value for key, value in parameters.items() if key not in _SCALES or key in reads}
+    parameters = {key: value for key, value in parameters.items() if key not in SCALES or key in reads}
     for key, usual in formats.RAMP.items():
         if key not in reads and parameters.get(key) not in (None, usual):
             raise ValueError(

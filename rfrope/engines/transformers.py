@@ -9,14 +9,14 @@ from rfrope.data.model_types import has_defaults, known, read_table
 from rfrope.engines import formats, record
 from rfrope.engines.record import ConfigRope, EngineRope, ExportRequest, RefusedError, make_engine
 
-_SU = ("phi3",)  # model types whose config class knows "su" for longrope
 _HELD = read_table("engines")["transformers"]["reading"]
 
 
 def _read(config: ConfigRope) -> EngineRope:
     name, values = config.scheme, config.values
     written = config.written.get("rope_type", config.written.get("type"))
-    if name == "ntk" or (written == "su" and config.model_type not in _SU):
+    # "su" is longrope in the config class of phi3 alone
+    if name == "ntk" or (written == "su" and config.model_type != "phi3"):
         raise RefusedError(f"stops with an error: {show(written)} is not one of its schemes")
     if name == "yarn" and not {"factor", "short_factor"} & set(config.written):
         raise RefusedError("stops with an error: factor missing")

@@ -153,9 +153,8 @@ def effective_offset(
     parts = (np.broadcast_to(part, (*shape, *part.shape[-2:])) for part in tokens)
     heads = zip(*(part.reshape(-1, *part.shape[-2:]) for part in parts), strict=True)
     found = [_read_head(Tokens(*head), omega, lags, scale, paired) for head in heads]
-    names = [field.name for field in fields(EffectiveOffset)]
-    kinds = {name: np.int64 if name == "lag" else np.float64 for name in names}
-    return EffectiveOffset(**{n: np.asarray([head[n] for head in found], kinds[n]).reshape(shape) for n in names})
+    kinds = {one.name: np.int64 if one.name == "lag" else np.float64 for one in fields(EffectiveOffset)}
+    return EffectiveOffset(**{n: np.asarray([one[n] for one in found], kinds[n]).reshape(shape) for n in kinds})
 
 
 def _read_head(tokens: Tokens, omega: np.ndarray, lags: np.ndarray, scale: float, paired: bool) -> dict[str, Any]:

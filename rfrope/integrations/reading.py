@@ -58,8 +58,7 @@ def _check_module(path: str, attention: Module, rope: Rope) -> None:
         other = "its softmax has a learned sink beside the keys"
     else:
         for holder in (attention, getattr(attention, "config", None)):
-            cap = getattr(holder, "attn_logit_softcapping", None)
-            if cap:
+            if cap := getattr(holder, "attn_logit_softcapping", None):
                 other = f"its logits are capped at {cap:g}"
     if other:
         raise ValueError(f"{path} has attention that an atlas cannot describe: {other}; {_INSTEAD}")

@@ -251,9 +251,7 @@ def _pairing(config: Any) -> str | None:
     entry = known(getattr(config, "model_type", None))
     by = entry.get("pairing_by", {})
     chosen = getattr(config, by["key"], None) if by else None
-    if chosen is None:
-        return entry.get("pairing")
-    return str(by["if_true" if chosen else "if_false"])
+    return entry.get("pairing") if chosen is None else str(by["if_true" if chosen else "if_false"])
 
 
 # -- attention that turns by positions ---------------------------------------------------------------------------------

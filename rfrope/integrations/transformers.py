@@ -270,11 +270,8 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> 
     told = {}
     for name, one in positions.turning.items():
         own, rope = before if name == "all" else before[name], one.rope
-        told[name] = {key: own[key] for key in KEPT if key in own} | {"rope_type": kernel_scheme.NAME}
-        told[name] |= {
-            "frequencies": array.to_host(rope.frequencies).tolist(),
-            "attention_factor": rope.attention_factor,
-        }
+        numbers = {"frequencies": array.to_host(rope.frequencies).tolist(), "attention_factor": rope.attention_factor}
+        told[name] = {key: own[key] for key in KEPT if key in own} | {"rope_type": kernel_scheme.NAME} | numbers
     with ExitStack() as changed, suppress(Exception):  # a model class may raise anything
         rotations.swap(config.__dict__, "rope_parameters", told.get("all", {**before, **told}), changed)
         config.validate_rope()  # transformers 5.0 has no validate()

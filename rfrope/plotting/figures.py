@@ -50,7 +50,10 @@ def new_axes(ax: Any) -> Any:
     """Return the given axes, or those of a new pyplot figure, without frame at top and right."""
     if ax is not None and not all(hasattr(ax, name) for name in ("plot", "fill_between", "set_xlabel")):
         raise TypeError(f"ax is {show(ax)}; expected the axes of a figure of matplotlib, or None")
-    ax = _matplotlib("matplotlib.pyplot").subplots(layout="constrained")[1] if ax is None else ax
+    if ax is None:
+        if importlib.util.find_spec("matplotlib") is None:
+            raise ModuleNotFoundError("figures need matplotlib: pip install matplotlib")
+        ax = importlib.import_module("matplotlib.pyplot").subplots(layout="constrained")[1]
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(color="0.5", alpha=0.25, lw=0.5)
     ax.set_axisbelow(True)
@@ -89,12 +92,6 @@ def add_labels(ax: Any, artists: Sequence[Any], *, inside: bool = False) -> None
 def escape_label(text: str) -> str:
     """Return a label that matplotlib draws literally: no mathematics between dollars, no hidden leading underscore."""
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
-
-
-def _matplotlib(module: str) -> Any:
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("figures need matplotlib: pip install matplotlib")
-    return importlib.import_module(module)
 
 
 @array.select_device
@@ -313,8 +310,7 @@ def _whole_lags(max_lag: int, heads: int = _MOST) -> np.ndarray:
 
 def _diagonal_mean_kernel(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     """Mean kernel ``(..., lags)`` of sets ``(..., D, k)`` where all axes have the same lag."""
-    found: np.ndarray = analysis.mean_kernel(np.repeat(lags[:, None], omega.shape[-1], axis=1), omega)
-    return found
+    return np.asarray(analysis.mean_kernel(np.repeat(lags[:, None], omega.shape[-1], axis=1), omega))
 
 
 def _draw_heads(ax: Any, sets: np.ndarray, max_lag: int) -> Any:

@@ -87,9 +87,8 @@ def mean_kernels(
         ranges, cells = tabulate(one, contexts)
         lines.append(_line(one.label, colour, **ranges, when=condition))
         waves.append(_line(one.label, colour, analysis.wavelengths(_terms(one)), when=condition))
-        for i, row in enumerate(cells):
-            rows.append((one.label, *row))
-            when.append(condition | {"context": i})
+        rows += [(one.label, *row) for row in cells]
+        when += [condition | {"context": i} for i in range(len(cells))]
     middles = (starts + ends) // 2
     bands = [] if phi is None else [phi(middles, i) for i in range(len(heads) or 1)]
     for i, (value, stderr) in enumerate(bands):
@@ -178,8 +177,7 @@ def lag_bins(last: int) -> tuple[np.ndarray, np.ndarray]:
     """Return first and last lags of the bins for lags 1 to `last`, as in figures."""
     edges = figures.bin_edges(last)
     starts: np.ndarray = edges[(edges >= 1) & (edges <= last)].astype(np.int64)
-    starts = starts if starts.size else np.ones(1, np.int64)
-    return starts, np.append(starts[1:] - 1, max(last, 1))
+    return starts, np.append(starts[1:] - 1, last)
 
 
 def contexts_around(context: int) -> list[int]:

@@ -41,9 +41,9 @@ from rfrope.scaling import registry, schemes
 
 _USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True, "mscale": None, "mscale_all_dim": None, "attn_factor": 1.0}
 _SCHEMES = {one.name: one for one in registry.records()}
-_SCALES = ("mscale", "mscale_all_dim")
+SCALES = ("mscale", "mscale_all_dim")
 _SAYING = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
-_BESIDE = ("rope_theta", "partial_rotary_factor")
+BESIDE = ("rope_theta", "partial_rotary_factor")  # older configs have them beside the dict
 _KEY = "original_max_position_embeddings"
 
 
@@ -161,7 +161,7 @@ def evaluate(rule: Mapping[str, Any], config: ConfigRope) -> EngineRope:
         values |= {"factor": factor * factor - (factor - 1.0)}
         scheme = "ntk"
     frequencies, factor = _SCHEMES[scheme].make(values, head_dim, context, config.seq_len)
-    if rule.get("attention") == "ratio" or (rule.get("attention") == "both" and {*_SCALES} <= values.keys()):
+    if rule.get("attention") == "ratio" or (rule.get("attention") == "both" and {*SCALES} <= values.keys()):
         factor = schemes.sharpen_yarn(values["factor"], *scales)
     if rule.get("attention") == "all":
         factor = 1.0 if values.get("mscale_all_dim") else schemes.sharpen_yarn(values["factor"])
@@ -179,7 +179,7 @@ def _read_values(rule: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
     """Return the values of the keys that an engine reads, with what it takes in place of others."""
     has_original = config.has_original
     reads = rule["reads"] if has_original else (*rule["reads"], rule.get("else"))
-    sets, forced = rule.get("sets", {}), _BESIDE if has_original else (*_BESIDE, _KEY)
+    sets, forced = rule.get("sets", {}), BESIDE if has_original else (*BESIDE, _KEY)
     values = {
         key: value
         for key, value in config.values.items()
@@ -232,7 +232,7 @@ def _find_ignored(rule: Mapping[str, Any], config: ConfigRope, factor: float) ->
     if rule["as"] == "default" and config.scheme != "dynamic":
         return ("rope_type",)
     usual = _USUAL | {"attention_factor": factor}
-    usual |= {key: value for key, value in rule.get("sets", {}).items() if key not in _BESIDE}
+    usual |= {key: value for key, value in rule.get("sets", {}).items() if key not in BESIDE}
     if config.scheme == "longrope":
         usual |= {"factor": config.context / values[_KEY], "attention_factor": None}
     if "else" in rule and config.has_original:
