@@ -304,8 +304,7 @@ def lags(value: Any, axes: int, name: str = "lags", law: Any = None, **arrays: A
 
 def checked_lags(value: Any, axes: int, xp: ModuleType, device: Any, name: str, law: Any) -> Array:
     """Read lags as `lags` does, where it is known what the arrays of the call share."""
-    value = read_numbers(name, value, xp, device)
-    return to_vectors_of(law, value, axes, name)
+    return to_vectors_of(law, read_numbers(name, value, xp, device), axes, name)
 
 
 # -- the form that users give and get ----------------------------------------------------------------------------------

@@ -245,8 +245,7 @@ def _cos_sin(angles: Angles) -> tuple[Array, Array]:
     angles = angles._replace(frequencies=array.widen(frequencies, xp))
     total: tuple[Array, Array] = (0.0, 0.0)
     for position, frequency in angles.axes():
-        parts = _product_turns(_pieces(position, frequency.dtype, xp), frequency, xp)
-        for part in parts:
+        for part in _product_turns(_pieces(position, frequency.dtype, xp), frequency, xp):
             total = _add(total, part)
     return _cos_sin_of_turns(*_shifted(total, shift, xp), xp)
 
@@ -295,11 +294,8 @@ def _unit_turns(position: Array, frequency: np.ndarray, bits: int, xp: ModuleTyp
     position = array.to_int32(position, xp)
     upper, lower = array.to_words(position >> 16, bits, xp), array.to_words(position & 0xFFFF, bits, xp)
     whole = whole + upper * moved(words[..., 1])
-    parts = (
-        array.astype(piece, xp.float32, xp) * moved(rest)
-        for piece, rest in ((upper, rests[..., 1]), (lower, rests[..., 0]))
-    )
-    return whole, next(parts) + next(parts)
+    upper, lower = (array.astype(piece, xp.float32, xp) for piece in (upper, lower))
+    return whole, upper * moved(rests[..., 1]) + lower * moved(rests[..., 0])
 
 
 def _cos_sin_of(positions: Array, frequencies: Array, shift: Array | None = None) -> tuple[Array, Array]:

@@ -195,8 +195,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "seed": (int, list),
     "softmax_factor": (float, int),
     "turns_last": (bool,),
-    "scaled_by": (list, tuple),
-    **dict.fromkeys(("layers", "remarks"), (list, tuple)),
+    **dict.fromkeys(("scaled_by", "layers", "remarks"), (list, tuple)),
 }
 
 
