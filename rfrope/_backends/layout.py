@@ -60,15 +60,15 @@ def operands_of(are_positions: bool, a: Layout, b: Layout | None, c: Layout | No
         rows = [(a_shape[:-1], a_strides[:-1], 0), (*heads, b_strides[-2] if blocks > 1 else 0)]
         steps = (a_strides[-1], b_strides[-1]) if axes > 1 else (0, 0)
     else:
-        blocks, rows = a[0][-1], [_row(a), _row(b)]
+        blocks, rows = a[0][-1], [row_of(a), row_of(b)]
     for values in (c, e):
-        rows.append(_row(values))
+        rows.append(row_of(values))
         if values is not None and values[0] and values[0][-1] != blocks:
             (blocks,) = np.broadcast_shapes((blocks,), values[0][-1:])
     return Operands(tuple(rows), blocks, axes, steps)
 
 
-def _row(values: Layout | None) -> Row:
+def row_of(values: Layout | None) -> Row:
     """Split the layout of an operand into leading axes and the step along its last one."""
     if values is None or not values[0]:
         return (), (), 0
@@ -123,17 +123,13 @@ def joined(axes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def walk_axes(
-    leading: tuple[int, ...],
-    x: tuple[tuple[int, ...], Strides],
-    y_strides: Strides,
-    operands: list[tuple[tuple[int, ...], Strides]],
+    leading: tuple[int, ...], arrays: list[tuple[tuple[int, ...], Strides]]
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """Return the axes along which phases change, and those whose rows share them, each merged where that is possible.
 
-    `x` and the operands are given by their leading axes and strides; `y_strides` belong to all the leading axes.
+    x, y and the operands are given by their leading axes and strides.
     """
-    columns = [broadcast_strides(*x, leading), y_strides]
-    columns += [broadcast_strides(shape, strides, leading) for shape, strides in operands]
+    columns = [broadcast_strides(shape, strides, leading) for shape, strides in arrays]
     outer: list[tuple[int, ...]] = []
     shared: list[tuple[int, ...]] = []
     for axis in zip(leading, *columns, strict=True):

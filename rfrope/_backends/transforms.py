@@ -185,7 +185,7 @@ def plan_scattered(omega: np.ndarray, lags: np.ndarray) -> TransformPlan | None:
     reach = 0.5 * (np.max(lags, axis=0) - np.min(lags, axis=0))
     radius = np.max(np.abs(omega) * reach, axis=1)  # radians, on the widest axis
     ranks = sorted({count - 1 - (count >> shift if shift else 0) for shift in (0, 14, 12, 10, 8, 6, 4)})
-    best: tuple[float, float, int] | None = None
+    found = []
     ordered = np.partition(radius, ranks)
     widths = np.max(np.abs(omega), axis=0) * reach
     for rank in ranks:
@@ -197,11 +197,11 @@ def plan_scattered(omega: np.ndarray, lags: np.ndarray) -> TransformPlan | None:
         cost = 2.0 * _CALL[k - 1] + (inside + len(lags)) * 1.5 * _POINT[k - 1] + len(lags) * _TARGET
         cost += cells * 2**k * _CELL[k - 1]
         cost += (count - inside) * len(lags) * pair_cost(k)
-        if best is None or cost < best[0]:
-            best = (cost, limit, inside)
-    if best is None:
+        found.append((cost, limit, inside))
+    if not found:
         return None
-    return TransformPlan(best[0], None, None if best[2] == count else radius <= best[1])
+    cost, limit, inside = min(found)
+    return TransformPlan(cost, None, None if inside == count else radius <= limit)
 
 
 def plans_of_moments(

@@ -138,7 +138,6 @@ class RotaryEmbedding(TurningModule):
         self._law_names = () if self._law is None else tuple(self._law.parameters)
         self._law_text = "" if self._law is None else repr(self._law.kernel)
         self._learned = (*self._law_names, *filter(None, (LEARNABLE[name] for name in self.learnable)))
-        self._last_law, self._fixed, self._watched = (None, None), None, ()
         self._host = angles.read_on_host(self.start)  # (D, k) or (heads, D, k)
         if self._host.ndim > 3:
             raise ValueError(

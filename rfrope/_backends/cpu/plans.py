@@ -108,12 +108,10 @@ def plan_of(dtype: str, x: Layout, y: Strides | None, kind: int, angles: Any, op
     in_pieces = not any([step % 16 for step in (blocks * size, rest * size, *y[:-1])])
     tables, items = np.zeros((2, 1), np.int64), 0
     if elements:
-        columns = [*[row[:2] for row in operands.rows], ((), ())]
-        axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[:-1], columns)
-        table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]), _is_apart(size, angles))
-        _add_options(table, operands, angles, size == 2, form, options)
+        table, items = _table(kind, operands, angles, size, x, (shape, y), None)
+        table[layout.FORM], table[layout.INVERSE] = form, options[2]
         table[layout.CROSSED], table[layout.REST] = pairing != out_pairing, rest
-        tables = np.stack([table] * 2)
+        tables = np.array([table, table])
         tables[1, layout.STREAMING] = 1
     tables.flags.writeable = False
     return RotationPlan(
@@ -138,49 +136,28 @@ def gradient_table(
     axes are those of the phases.
     """
     like, form = like_of(dtype, options)
-    leading = np.broadcast_shapes(x[0][:-1], y[0][:-1], target[0][:-1], *[row[0] for row in operands.rows])
-    columns = [*[row[:2] for row in operands.rows], (target[0][:-1], target[1][:-1])]
-    y_strides = layout.broadcast_strides(y[0][:-1], y[1][:-1], leading)
-    axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y_strides, columns)
-    is_apart = _is_apart(DTYPES[dtype], angles)
-    table, items = _table(kind, operands, axes, (x[1][-1], y[1][-1]), (x[0][-1], y[0][-1]), is_apart)
-    _add_options(table, operands, angles, False, form, options)
+    table, items = _table(kind, operands, angles, DTYPES[dtype], x, y, target)
+    table[layout.FORM], table[layout.INVERSE] = form, options[2]
     table[layout.GROUP], items, table[layout.GROUPS] = table[layout.SHARED], items // table[layout.GROUPS], 1
-    table[layout.BLOCK_STRIDES + layout.S] = target[1][-1] if target[0][-1] > 1 else 0
     return like, table, int(items)
 
 
-def _is_apart(size: int, angles: Any) -> bool:
-    """Return whether cos and sin of positions are formed without the shift, and turned by those of the shift.
-
-    So they are formed once for all heads, each of which has its shift. It adds a rounding, which float64 does without;
-    the choice does not depend on shapes, so that parts of an array get the bits of the whole.
-    """
-    return size < 8 and angles[2] is not None and angles[3] is None
-
-
-def _add_options(
-    table: np.ndarray, operands: Operands, angles: Any, is_narrow: bool, form: int, options: Options
-) -> None:
-    """Add to a table whether there are a shift and a scale, the loop for the phases, and what is asked."""
-    *_, shift, scale = angles
-    table[layout.HAS_SHIFT], table[layout.HAS_SCALE] = shift is not None, scale is not None
-    fill = phase_loops.fill_line if operands.axes == 1 and shift is scale is None else phase_loops.fill_any
-    fill = phase_loops.fill_apart if table[layout.SHIFT_APART] else fill
-    table[layout.FILL] = address_of(fill, fill_types(is_narrow))
-    table[layout.FORM], table[layout.INVERSE] = form, options[2]
-
-
 def _table(
-    kind: int,
-    operands: Operands,
-    axes: tuple[list[tuple[int, ...]], list[tuple[int, ...]]],
-    steps: tuple[int, int],
-    features: tuple[int, int],
-    is_apart: bool,
+    kind: int, operands: Operands, angles: Any, size: int, x: Layout, y: Layout, sums: Layout | None
 ) -> tuple[np.ndarray, int]:
-    """Return the table of the loops without its options, and the number of items of work."""
-    (outer, shared), blocks = axes, operands.blocks
+    """Return the table of the loops, but for what is asked of them, and the number of items of work.
+
+    `sums` is the layout of those of a gradient, if it is one, whose cos and sin are float64.
+    """
+    (_, _, shift, scale), blocks = angles, operands.blocks
+    others = *operands.rows, layout.row_of(sums)
+    arrays = [(x[0][:-1], x[1][:-1]), (y[0][:-1], y[1][:-1]), *[row[:2] for row in others]]
+    leading = y[0][:-1] if sums is None else np.broadcast_shapes(*[shape for shape, _ in arrays])
+    outer, shared = layout.walk_axes(leading, arrays)
+    # Cos and sin of positions are formed without the shift, and turned by those of the shift: so they are formed once
+    # for all heads, each of which has its shift. It adds a rounding, which float64 does without; the choice does not
+    # depend on shapes, so that parts of an array get the bits of the whole.
+    is_apart = size < 8 and shift is not None and scale is None
     # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
     fixed = [axis for axis in outer if kind != layout.POSITIONS or axis[layout.B] == 0]
     rows = min(fixed, key=layout.reach, default=(1, *(0,) * (layout.COLUMNS - 1)))
@@ -190,23 +167,24 @@ def _table(
     if is_apart:  # the same positions follow each other
         outer.sort(key=lambda axis: axis[layout.A] == axis[layout.B] == 0)
     n_shared = math.prod([axis[0] for axis in shared])
-    group = max(1, min(n_shared, _LARGEST_GROUP, _ITEM_ELEMENTS // (tile * max(features))))
+    group = max(1, min(n_shared, _LARGEST_GROUP, _ITEM_ELEMENTS // (tile * max(x[0][-1], y[0][-1]))))
     tiles, groups = -(-rows[0] // tile), -(-n_shared // group)
 
     table = np.zeros(layout.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
     table[layout.BLOCKS], table[layout.SOURCE] = blocks, kind
     table[layout.SHIFT_APART] = math.prod([axis[0] for axis in outer]) if is_apart else 0
-    table[layout.FEATURES] = features[0]
+    table[layout.FEATURES] = x[0][-1]
+    table[layout.HAS_SHIFT], table[layout.HAS_SCALE] = shift is not None, scale is not None
     table[layout.POSITION_AXES], (table[layout.A_AXIS], table[layout.B_AXIS]) = operands.axes, operands.axis_steps
     table[layout.ROWS_INSIDE] = not any([layout.reach(rows) > layout.reach(axis) for axis in shared])
     table[layout.TILE], table[layout.TILES], table[layout.GROUP], table[layout.GROUPS] = tile, tiles, group, groups
     table[layout.SHARED], table[layout.OUTER_AXES], table[layout.SHARED_AXES] = n_shared, len(outer), len(shared)
-    table[layout.BLOCK_STRIDES + 1 : layout.BLOCK_STRIDES + layout.COLUMNS] = [
-        *steps,
-        *[step for _, _, step in operands.rows],
-        0,
-    ]
+    steps = x[1][-1], y[1][-1], *[step for _, _, step in others]
+    table[layout.BLOCK_STRIDES + 1 : layout.BLOCK_STRIDES + layout.COLUMNS] = steps
     table[layout.ROW_AXIS : layout.HEADER] = rows
     for i, axis in enumerate((*outer, *shared)):
         table[layout.HEADER + layout.COLUMNS * i :][: layout.COLUMNS] = axis
+    fill = phase_loops.fill_line if operands.axes == 1 and shift is scale is None else phase_loops.fill_any
+    fill = phase_loops.fill_apart if table[layout.SHIFT_APART] else fill
+    table[layout.FILL] = address_of(fill, fill_types(size == 2 and sums is None))
     return table, math.prod([axis[0] for axis in outer]) * tiles * groups

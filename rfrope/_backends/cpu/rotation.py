@@ -35,27 +35,21 @@ _STREAMS = get_host_cpu_name().startswith("znver")
 
 def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> Array:
     """Turn features as the generic function does: phases are formed and become cos and sin inside the loop."""
-    a, b = (_doubles(value, out, angles.xp) for value in (angles.positions, angles.frequencies))
-    c, e = (
-        None if value is None or isinstance(value, float) else _doubles(value, out, angles.xp)
-        for value in (angles.shift, turn.scale)
-    )
-    return _turned(layout.POSITIONS, x, (a, b, c, e), turn, out, angles.xp)
+    operands = tuple([_doubles(value, out, angles.xp) for value in (*angles[:3], turn.scale)])
+    return _turned(layout.POSITIONS, x, operands, turn, out, angles.xp)
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Turn features as the generic function does."""
-    scale = None if isinstance(turn.scale, float) else _doubles(turn.scale, out, xp)
-    return _turned(layout.PHASES, x, (_doubles(phases, out, xp), None, None, scale), turn, out, xp)
+    operands = _doubles(phases, out, xp), None, None, _doubles(turn.scale, out, xp)
+    return _turned(layout.PHASES, x, operands, turn, out, xp)
 
 
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Turn features as the generic function does."""
-    if array.dtype_name(cos) == array.dtype_name(sin) == "float32":
-        kind, tables = layout.TABLE_32, [_kept_apart(array.view_as_numpy(v), out) for v in (cos, sin)]
-    else:
-        kind, tables = layout.TABLE_64, [_doubles(v, out, xp) for v in (cos, sin)]
-    return _turned(kind, x, (*tables, None, None), turn, out, xp)
+    narrow = array.dtype_name(cos) == array.dtype_name(sin) == "float32"
+    tables = [_kept_apart(array.view_as_numpy(v), out) if narrow else _doubles(v, out, xp) for v in (cos, sin)]
+    return _turned(layout.TABLE_32 if narrow else layout.TABLE_64, x, (*tables, None, None), turn, out, xp)
 
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
@@ -66,7 +60,9 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
 
 
-def _doubles(value: Array, out: Array | None, xp: ModuleType) -> np.ndarray:
+def _doubles(value: Any, out: Array | None, xp: ModuleType) -> np.ndarray | None:
+    if value is None or isinstance(value, float):
+        return None
     return _kept_apart(array.view_as_numpy(array.widen(value, xp)), out)
 
 
@@ -174,7 +170,7 @@ def _turn_gradients(
     """Plan and sum; fill `target` with the gradient of x."""
     are_positions, sums = isinstance(angles, Angles), np.zeros(shape or (1,))
     values = (*(angles[:3] if are_positions else (angles, None, None)), turn.scale)
-    operands = [None if value is None or isinstance(value, float) else _doubles(value, None, xp) for value in values]
+    operands = [_doubles(value, None, xp) for value in values]
     views = [array.view_as_numpy(value) for value in (x, y)]
     layouts: Any = [None if value is None else (value.shape, value.strides) for value in operands]
     read = layout.operands_of(are_positions, *layouts)

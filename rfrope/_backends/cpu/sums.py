@@ -172,10 +172,7 @@ def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     def work(index: int) -> np.ndarray:
         plan = plans[index]
         sums = _direct_sums(parts[index], lags) if plan is None else _transformed(parts[index], lags, plan)
-        real = np.empty(len(lags))
-        for span in capacity.spans(len(lags)):
-            real[span] = sums.real[span]
-        return real
+        return sums.real.copy()
 
     total = np.zeros(len(lags))
     for part in parallel.ordered_map(work, range(len(parts)), parallel.allowed()):
@@ -291,15 +288,9 @@ def _series_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.nd
             second += -0.5 * 4.0**k * even if odd else 0.5 * (4.0**k - 4.0) * even
         power *= square
     if not np.all(small):
-        more = _sum_large_phases(turned.those(~small), lags, odd)
-        first, second = first + more[0], second + more[1]
+        outside = turned.those(~small)
+        once, twice = (_direct_sums(outside, v) for v in (lags, 2.0 * lags))
+        squares = outside.count - twice.real if odd else 3.0 * outside.count - 4.0 * once.real + twice.real
+        first, second = first + (once.imag if odd else outside.count - once.real), second + 0.5 * squares
     m2 = np.clip(second - first * first / turned.count, 0.0, None)
     return (first if odd else turned.count - first) / turned.count, m2
-
-
-def _sum_large_phases(outside: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of ``1 - cos u`` and its square (of ``sin u`` and its square, if `odd`), directly."""
-    once, twice = (_direct_sums(outside, v) for v in (lags, 2.0 * lags))
-    first = once.imag if odd else outside.count - once.real
-    squares = outside.count - twice.real if odd else 3.0 * outside.count - 4.0 * once.real + twice.real
-    return first, 0.5 * squares

@@ -220,11 +220,8 @@ def _convert_positions(positions: Array, xp: ModuleType) -> Array:
     name = array.dtype_name(positions)
     if name in _NUMBERS:
         return positions
-    return (
-        array.to_words(positions, 64, xp)
-        if array.is_integer(positions) and name != "uint64"
-        else array.widen(positions, xp)
-    )
+    is_whole = array.is_integer(positions) and name != "uint64"
+    return array.to_words(positions, 64, xp) if is_whole else array.widen(positions, xp)
 
 
 def _doubles(value: Any, xp: ModuleType) -> Any:
@@ -308,8 +305,8 @@ def _plan_of(
         is_fit = is_fit and y[0] == shape and _is_nested(y, size)
         is_fit = is_fit and not (in_place and (x != y or pairings[0] != pairings[1]))
     y_strides = layout.dense(shape, size) if y is None else y[1]
-    axes = layout.walk_axes(shape[:-1], (x[0][:-1], x[1][:-1]), y_strides[:-1], columns)
-    steps = [axis[i] for axis in (*axes[0], *axes[1]) for i in (layout.X, layout.Y)]
+    outer, shared = layout.walk_axes(shape[:-1], [(x[0][:-1], x[1][:-1]), (shape[:-1], y_strides[:-1]), *columns])
+    steps = [axis[i] for axis in (*outer, *shared) for i in (layout.X, layout.Y)]
     whole = aligned and x[1][-1] == y_strides[-1] == size and not any([s % _CHUNK for s in (*steps, blocks * size)])
     width = _CHUNK // size if whole else 1  # blocks that a thread turns: 1, or 16 bytes of them
     plan = np.zeros((), ROTATION)
@@ -324,10 +321,10 @@ def _plan_of(
     plan["turning"] = turning = -(-blocks // width)
     plan["units"] = units = turning + (0 if in_place else -(-rest // (2 * width)))
     launches = []
-    for offsets, outer_axes, shared_axes in _pieces((0,) * 6, tuple(axes[0]), tuple(axes[1]), units):
+    for offsets, rows in _pieces((0,) * 6, (*shared, *outer), units):
         piece = plan.copy()
         at_once = 2 * width * size * (2 if size == 4 or source == "PHASES" else 4)  # bytes that a thread reads
-        threads = _share_out(piece, outer_axes, shared_axes, at_once)
+        threads = _share_out(piece, rows, at_once)
         launches.append((f"rotate<{feature}, {width}, {source}, {number}>", piece, offsets, -(-threads // _THREADS)))
     layouts = (x, size), ((shape, y_strides), size), (angles[0], 8), (angles[1] or ((), ()), 8)
     extents = tuple([_extent(shape, strides, size) for (shape, strides), size in layouts])
@@ -349,10 +346,11 @@ def _extent(shape: tuple[int, ...], strides: Strides, size: int) -> tuple[int, i
     return sum([min(end, 0) for end in ends]), sum([max(end, 0) for end in ends]) + size
 
 
-def _share_out(plan: np.ndarray, outer: tuple[Axis, ...], shared: tuple[Axis, ...], at_once: int) -> int:
+def _share_out(plan: np.ndarray, axes: tuple[Axis, ...], at_once: int) -> int:
     """Put the rows into a plan, of which each thread reads so many bytes at once; return how many threads there are."""
+    shared = [axis for axis in axes if not any(axis[layout.A :])]
     members = max(shared, default=(1, *(0,) * 6), key=lambda axis: axis[0])  # the rows that a thread goes along
-    apart = [axis for axis in (*shared, *outer) if axis is not members]
+    apart = [axis for axis in axes if axis is not members]
     shared_rows, plan["x_member"], plan["y_member"], *_ = members
     rows, units = math.prod(axis[0] for axis in apart), int(plan["units"])
     group = max(1, min(shared_rows, units * rows * shared_rows * at_once // _ENOUGH_IN_FLIGHT))
@@ -364,12 +362,11 @@ def _share_out(plan: np.ndarray, outer: tuple[Axis, ...], shared: tuple[Axis, ..
 
 
 def _pieces(
-    offsets: tuple[int, ...], outer: tuple[Axis, ...], shared: tuple[Axis, ...], units: int
-) -> Iterator[tuple[tuple[int, ...], tuple[Axis, ...], tuple[Axis, ...]]]:
+    offsets: tuple[int, ...], axes: tuple[Axis, ...], units: int
+) -> Iterator[tuple[tuple[int, ...], tuple[Axis, ...]]]:
     """Cut the work into launches whose axes and threads a kernel can count; one, unless there are very many."""
-    axes = (*outer, *shared)
     if len(axes) <= _AXES and units * math.prod(axis[0] for axis in axes) < _MOST_THREADS:
-        yield offsets, outer, shared
+        yield offsets, axes
         return
     longest = max(range(len(axes)), key=lambda i: axes[i][0])
     length, *steps = axes[longest]
@@ -377,6 +374,4 @@ def _pieces(
     for start, stop in ((0, half), (half, length)):
         cut = ((stop - start, *steps),) if stop - start > 1 else ()
         there = tuple(offset + start * step for offset, step in zip(offsets, steps, strict=True))
-        parts = (*axes[:longest], *cut, *axes[longest + 1 :])
-        n_outer = len(outer) - (longest < len(outer) and not cut)
-        yield from _pieces(there, parts[:n_outer], parts[n_outer:], units)
+        yield from _pieces(there, (*axes[:longest], *cut, *axes[longest + 1 :]), units)

@@ -21,7 +21,6 @@ from rfrope._core.array import Array
 _THREADS = 256  # in a block
 _ENOUGH_BLOCKS, _MOST_BLOCKS = 512, 2048  # that fill a device, and that are made by cutting frequencies into parts
 _HEAD_AXES = 6
-_LAGS_EACH = {1: 2}  # lags of a thread by the number of axes, where they are many: 1 unless named
 _QUANTITIES = {"phi": ("COS", 1.0), "phi2": ("COS", 2.0), "sin": ("SIN", 1.0)}  # what is summed, factor of the lags
 
 KERNELS = (
@@ -90,7 +89,7 @@ class _Cut(NamedTuple):
 
 def _cut(count: int, n_lags: int, n_heads: int, axes: int) -> _Cut:
     """Cut a sum, by its size alone: wide tiles of lags, unless many lanes would idle or there were too few blocks."""
-    each = _LAGS_EACH.get(axes, 1) if n_lags >= 64 else 1
+    each = 2 if axes == 1 and n_lags >= 64 else 1
 
     def most_parts(lanes: int) -> int:  # so that a thread has 64 frequencies at least
         return -(-count // max(64 * _THREADS // lanes, _THREADS))
@@ -134,10 +133,9 @@ def _direct(omega: Any, lags: Any, kind: str, mean: Any, squares: Any = None, fa
     for i, axis in enumerate(axes):
         plan["heads"][i] = axis
     few = f"sum_few<{kind}, {k}, {cut.lags_each}>"
-    fits = few in KERNELS
-    steps = [(f"sum_any<{kind}>", 1, fits)]  # again only where phases turned out to be too large for the other
-    if fits:
-        steps.insert(0, (few, cut.lags_each, False))
+    steps = [(few, cut.lags_each, False)] if few in KERNELS else []
+    # again only where phases turned out to be too large for the other
+    steps.append((f"sum_any<{kind}>", 1, bool(steps)))
     for kernel, lags_each, again in steps:
         plan = plan.copy()
         plan["tiles"], plan["again"] = cut.tiles(n_lags, lags_each), again

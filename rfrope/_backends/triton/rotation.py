@@ -130,12 +130,8 @@ def _turn(
 ) -> tuple[Tensor, Tensor]:
     """Results in new memory; the second is empty where there are no keys."""
     added = (width_of(options.out_layout) - width_of(options.layout)) * given.blocks
-    q_out = room(q, q.shape[-1] + added)
-    if k is None:
-        launch(kernel, (q, q_out, None), None, given, options)
-        return q_out, q.new_empty(0)
-    k_out = room(k, k.shape[-1] + added)
-    launch(kernel, (q, q_out, None), (k, k_out, None), given, options, last=last)
+    q_out, k_out = room(q, q.shape[-1] + added), q.new_empty(0) if k is None else room(k, k.shape[-1] + added)
+    launch(kernel, (q, q_out, None), None if k is None else (k, k_out, None), given, options, last=last)
     return q_out, k_out
 
 
