@@ -48,11 +48,11 @@ def _read_parts(name: str, given: Any) -> dict[str, tuple[Any, ...]]:
 class Learner:
     """Learning from one start: its modules, Adam, and the best so far."""
 
-    def __init__(self, name: str, rope: Rope, modules: list[Module], rate: float) -> None:
+    def __init__(self, name: str, rope: Rope, modules: list[Module]) -> None:
         self.name, self.rope, self.modules = name, rope, modules
         self.parameters = [*dict.fromkeys(one for module in modules for one in module.parameters())]
         self.values = torch.cat([one.detach().reshape(-1) for one in self.parameters])  # which the parameters copy
-        self.optimiser = torch.optim.Adam([self.values], lr=rate)
+        self.optimiser = torch.optim.Adam([self.values])  # at a rate that every step sets
         self.best = self.values.clone()  # at the best validation
         self.loss, self.first = math.inf, 0  # the same, and its step
         self.step, self.looked = 0, -1  # steps done, and the step of the last validation
@@ -117,7 +117,7 @@ class Halving:
         self.rate = positive("rate", rate)  # learning rate of Adam at the first step; it falls to 0
         if LEARNED in starts:
             raise ValueError(f"starts has {LEARNED!r}, the name of the learned rotation; expected another name")
-        self.learners = {name: Learner(name, rope, make(rope), self.rate) for name, rope in starts.items()}
+        self.learners = {name: Learner(name, rope, make(rope)) for name, rope in starts.items()}
         if len({learner.best.numel() for learner in self.learners.values()}) > 1:
             raise ValueError("starts have Ropes of different shapes; expected frequencies of one shape")
         self.history: list[tuple[str, int, float | None, list[float]]] = []  # start, step, mean loss, and of each part

@@ -233,8 +233,8 @@ def wave_row(mass: float, frequency: float) -> tuple:
 
 ANY = approx(0.0, abs=math.inf)
 REFUSED = {  # phi, axes, frequency, density there, negative mass
-    "box": (box(3.7), 1, approx(SINC_LOWEST / 3.7, rel=1e-4),
-            approx(3.7 * math.sin(SINC_LOWEST) / (math.pi * SINC_LOWEST), rel=1e-6), ANY),
+    "box": (box(3.7e6), 1, approx(SINC_LOWEST / 3.7e6, rel=1e-4),
+            approx(3.7e6 * math.sin(SINC_LOWEST) / (math.pi * SINC_LOWEST), rel=1e-6), ANY),
     "clipped parabola": (parabola(3.7), 1, approx(JINC_LOWEST / 3.7, rel=1e-4),
                          approx(7.4 / math.pi * special.spherical_jn(1, JINC_LOWEST) / JINC_LOWEST, rel=1e-6), ANY),
     "limit": (lambda x: 1.2 * np.exp(-x * x) - 0.2, 1, 0.0, -math.inf, approx(0.2, abs=1e-9)),

@@ -1,12 +1,15 @@
 """Sums over whole lags in closed form, descent and jumps."""
 
+import contextvars
 import math
+import threading
 
 import numpy as np
 import pytest
 from scipy import optimize
 
 from rfrope import kernels
+from rfrope._core import parallel
 from rfrope.designs import errors as descent
 
 E, G2 = kernels.parse("exponential(scale=6)"), kernels.parse("gaussian(scale=(4, 7), ndim=2)")
@@ -133,3 +136,12 @@ def test_a_descent_ends_where_no_other_goes_on(text, reach, n, seed):
     found, least = descent.descend(lags, np.random.default_rng(seed).uniform(0.0, 3.0, (n, 1)), 500, 1e-7)
     assert least == pytest.approx(value(found), rel=1e-12)
     assert optimize.minimize(value, found.ravel(), method="BFGS").fun > least * (1.0 - 1e-3)
+
+
+def test_a_search_that_nobody_waits_for_is_left():
+    lags, omega, context = descent.Lags(E, (40,)), some_frequencies(6, 1), contextvars.copy_context()
+    context.run(parallel._ABANDONED.set, abandoned := threading.Event())
+    abandoned.set()
+    for work, *rest in ((descent.descend, 9, 0.0), (descent.exchange, omega, 1)):
+        with pytest.raises(parallel._Abandoned):
+            context.run(work, lags, omega, *rest)

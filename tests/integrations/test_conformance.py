@@ -61,7 +61,7 @@ def run(tmp_path):
 
 @pytest.mark.campaign
 def test_a_right_engine_passes_and_what_it_does_not_take_is_skipped(run):
-    code, counts, out = run(ENGINE, "--rfrope-target=engine")
+    code, counts, out = run(ENGINE, "--rfrope-target=engine", "--rfrope-tolerance=1e-9")
     assert (code, counts) == (0, {"passed": 66, "skipped": 12}), out
     code, counts, _ = run(ENGINE, "--rfrope-target=engine:rotated", "-k", "gemma or yarn")
     assert (code, counts["passed"] > 5, "failed" in counts) == (0, True, False)

@@ -120,10 +120,6 @@ def test_texts_that_teach_do_not_choose_and_are_cached_up_to_the_context(model, 
     assert (teaching, choosing) == ({0, 1, 2, 3, 4}, {5, 6})
 
 
-class StoppedError(Exception):
-    """Where a run ends."""
-
-
 def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_goes_on(model, tmp_path, monkeypatch):
     monkeypatch.setattr(halving, "_SECONDS", 0.0)
     path, found, other = tmp_path / "kept.safetensors", tuned(model), tuned(model, rng=1)
@@ -132,10 +128,10 @@ def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_goes_on(model, tmp_p
     def stopping(items, total):
         for i, item in enumerate(items):
             if total > 9 and i == 6:
-                raise StoppedError
+                raise KeyboardInterrupt
             yield item
 
-    with pytest.raises(StoppedError):
+    with pytest.raises(KeyboardInterrupt):
         tuned(model, checkpoint=path, progress=stopping)
     for _ in range(2):
         again = tuned(model, checkpoint=path)

@@ -1,5 +1,6 @@
 """The rotation of any model, learned: it finds a planted optimum, goes on bit for bit, leaves the model as it was."""
 
+import contextlib
 import copy
 import math
 
@@ -73,6 +74,19 @@ def free(monkeypatch):
     monkeypatch.setattr(halving, "_SECONDS", 0.0)
 
 
+def interrupted(loss, at, counts=lambda x: True):
+    """The loss, interrupted at a call of those that count; and these calls."""
+    calls = []
+
+    def ends(x):
+        calls.extend([x] * counts(x))
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return loss(x)
+
+    return ends, calls
+
+
 def last_steps(found):
     """The last step of each start that was looked at."""
     return {line["start"]: line["step"] for line in found.history}
@@ -102,8 +116,7 @@ def test_the_better_start_wins_and_the_other_is_dropped():
     assert last_steps(found) == {"near": 40, "far": 10}
     assert [*found.losses] == ["as it is", "near", "far", "learned"]
     assert found.mean("as it is", "beyond") == found.mean("near", "beyond"), "they are the same Rope"
-    assert found.history[0]["step"] == 0
-    assert found.history[0]["learning"] is None
+    assert (found.history[0]["step"], found.history[0]["learning"]) == (0, None)
     assert found.history[1]["learning"] > 0.0
 
 
@@ -114,20 +127,18 @@ def test_the_model_is_as_it_was():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     modes, wants = [one.training for one in model.modules()], [one.requires_grad for one in model.parameters()]
     own = [*model.rotaries]
-    tuned((model, *rest), steps=3)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert [one.training for one in model.modules()] == modes
-    assert [one.requires_grad for one in model.parameters()] == wants
-    assert all(one.grad is None for one in model.parameters())
-    assert all(one is other for one, other in zip(model.rotaries, own, strict=True))
 
     def fails(x):
         raise RuntimeError("as asked")
 
-    with pytest.raises(RuntimeError, match="as asked"):
-        tuned((model, fails, *rest[1:]), steps=3)
-    assert all(one is other for one, other in zip(model.rotaries, own, strict=True))
-    assert [one.training for one in model.modules()] == modes
+    for loss, ends in ((rest[0], contextlib.nullcontext()), (fails, pytest.raises(RuntimeError, match="as asked"))):
+        with ends:
+            tuned((model, loss, *rest[1:]), steps=3)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        assert [one.training for one in model.modules()] == modes
+        assert [one.requires_grad for one in model.parameters()] == wants
+        assert all(one.grad is None for one in model.parameters())
+        assert all(one is other for one, other in zip(model.rotaries, own, strict=True))
 
 
 def assert_same(found, other):
@@ -145,26 +156,14 @@ def test_what_was_ended_goes_on_with_the_same_bits(calls, tmp_path):
     options = {"starts": STARTS, "steps": 12, "check_every": 3, "checkpoint": tmp_path / "a.safetensors"}
     model, loss, learning, *parts = problem()
     rest = (learning, *({12: one["within"], ("b", 1): one["beyond"]} for one in parts))
-    called = 0
-
-    def ends(x):
-        nonlocal called
-        called += 1
-        if called == calls:
-            raise KeyboardInterrupt
-        return loss(x)
-
+    ends, called = interrupted(loss, calls)
     with pytest.raises(KeyboardInterrupt):
         tuned((model, ends, *rest), **options)
-    first, called = called, calls
-    found = tuned((model, ends, *rest), **options)
     whole = tuned((model, loss, *rest), **options | {"checkpoint": None})
-    assert_same(found, whole)
-    assert found.history == whole.history
-    again = called
     assert_same(tuned((model, ends, *rest), **options), whole)
-    assert called == again, "all of it was kept"
-    assert first == calls
+    again = len(called)
+    assert_same(tuned((model, ends, *rest), **options), whole)
+    assert len(called) == again, "all of it was kept"
 
 
 def test_a_checkpoint_of_another_call_is_refused(tmp_path, monkeypatch):
@@ -218,8 +217,7 @@ def test_a_start_that_breaks_leaves_the_others_to_learn():
     model, loss, *rest = problem()
 
     def breaks(x):
-        is_near = np.array_equal(model.rotaries[0].start.frequencies, STARTS["near"].frequencies)
-        return loss(x) * math.nan if torch.is_grad_enabled() and is_near else loss(x)
+        return loss(x) * (math.nan if torch.is_grad_enabled() and is_near(model.rotaries[0]) else 1.0)
 
     with torch.no_grad():  # around the call, as in a notebook
         found = tuned((model, breaks, *rest), starts=starts, steps=20, check_every=5)
@@ -234,15 +232,7 @@ def test_a_dropped_start_stays_dropped(tmp_path, monkeypatch):
     options = {"starts": starts, "steps": 12, "check_every": 3, "checkpoint": tmp_path / "kept.safetensors"}
     monkeypatch.setattr(halving, "PATIENCE", 2)
     model, loss, *rest = problem()
-    readings = 0
-
-    def ends(x):
-        nonlocal readings
-        readings += torch.equal(x, rest[2]["within"][0])
-        if readings == 2:
-            raise KeyboardInterrupt
-        return loss(x)
-
+    ends, _ = interrupted(loss, 2, lambda x: torch.equal(x, rest[2]["within"][0]))
     with pytest.raises(KeyboardInterrupt):
         tuned((model, ends, *rest), **options)
     found = tuned((model, ends, *rest), **options)
@@ -253,11 +243,7 @@ def test_a_dropped_start_stays_dropped(tmp_path, monkeypatch):
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_keeps_the_best_so_far(bad):
     model, loss, learning, *rest = problem()
-
-    def breaks(x):
-        found = loss(x)
-        return found * bad if x.shape[0] == 1 else found
-
+    breaks = lambda x: loss(x) * (bad if x.shape[0] == 1 else 1.0)  # noqa: E731
     found = tuned((model, breaks, lambda step: batch(step, 1 if step == 10 else 3), *rest), steps=20, check_every=5)
     wanted = tuned(steps=20, check_every=5)
     assert "NaN or infinite, or a factor too large, after 10 of 20 steps" in found.ended
@@ -330,6 +316,10 @@ def test_the_penalty_keeps_what_is_learned_near_its_start(monkeypatch):
     assert away[1] < 0.1 * away[0]
 
 
+def is_near(rotary):
+    return np.array_equal(rotary.start.frequencies, STARTS["near"].frequencies)
+
+
 def downhill(rope=TRUE, layers=2):
     """A model, and a loss that adds to the batch the sum of all log-factors: steps of Adam are as long as the rate."""
     model = torch.nn.ModuleList([RotaryEmbedding(rope) for _ in range(layers)])
@@ -397,8 +387,8 @@ def test_a_leader_that_broke_does_not_go_on_and_is_kept():
     model, loss = downhill()
 
     def breaks(x):
-        is_near = np.array_equal(model[0].start.frequencies, STARTS["near"].frequencies)
-        return loss(x) * (math.nan if is_near and torch.is_grad_enabled() else 1.0) + (0.0 if is_near else 9.0)
+        near = is_near(model[0])
+        return loss(x) * (math.nan if near and torch.is_grad_enabled() else 1.0) + (0.0 if near else 9.0)
 
     found = descended((model, breaks), starts=STARTS, steps=8, check_every=1)
     assert (found.start, last_steps(found)) == ("near", {"near": 0, "far": 8})
@@ -420,11 +410,7 @@ def test_patience_is_of_looks_since_the_best(monkeypatch):
 def test_parts_weigh_alike_whatever_documents_they_have():
     """By the mean of all documents the other start would win."""
     model, loss = downhill()
-
-    def looks(x):
-        is_near = np.array_equal(model[0].start.frequencies, STARTS["near"].frequencies)
-        return loss(x[:, 0 if is_near else 1])
-
+    looks = lambda x: loss(x[:, 0 if is_near(model[0]) else 1])  # noqa: E731
     parts = {"within": numbers([[0.0, 1.0]]), "beyond": numbers([[1.2, 0.5]] * 3)}
     for starts in (STARTS, dict(reversed(STARTS.items()))):
         made = tune_modules(model, looks, numbers([[0.0, 0.0]]), parts, parts, starts=starts, steps=4, rate=1e-9)

@@ -30,6 +30,7 @@ def test_an_engine_that_differs_is_in_the_first_line_and_named_once_for_all_kind
     found = check(scaled(QWEN, **YARN, attention_factor=1.0))
     assert found.verdict.startswith("right in transformers: yarn, base 1e+06, ")
     assert found.verdict.endswith(" engines differ, see below")
+    assert ['"type"' in one.fix for one in found.engines if one.where.startswith("SGLang")] == [False]
     sliding = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 512, "head_dim": 256}
     gemma = check(BASE | sliding | {"model_type": "gemma3_text", "rope_theta": 1e6, "num_hidden_layers": 2})
     assert gemma.verdict == "right in transformers: 2 kinds of layers; MLX-LM 0.32.2 differs, see below"

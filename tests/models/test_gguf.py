@@ -71,6 +71,14 @@ def test_what_to_type_for_a_factor(made):
     assert check(scaled, against=path).findings[0].fix == "--override-kv qwen2.rope.scaling.factor=float:4"
 
 
+@pytest.mark.parametrize("kind", [kind for kind in gguf_files.KINDS if kind[0] in "uif"])
+def test_numbers_of_every_type_are_read(made, kind):
+    base = np.dtype(kind).type(100)
+    for value in (base, [base] * 6):
+        (rope,) = rfrope.from_config(made("llama", {"rope.freq_base": value}))
+        np.testing.assert_allclose(rope.frequencies, rfrope.geometric(8, base=100.0), rtol=1e-12)
+
+
 def test_a_base_that_is_missing_is_said(tmp_path):
     keys = {key: value for key, value in KEYS.items() if key != "rope.freq_base"}
     path = gguf_files.write(tmp_path / "model.gguf", "qwen2", keys)

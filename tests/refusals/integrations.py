@@ -78,8 +78,7 @@ def configured(told):
 
 
 def texts(count=9, length=96):
-    rng = np.random.default_rng(0)
-    return [np.tile(rng.integers(3, 32, 12), length // 12 + 1)[:length] for _ in range(count)]
+    return [*np.random.default_rng(0).integers(3, 32, (count, length))]
 
 
 def tuned(model_type="llama", documents=None, context=96, model=None, **options):
@@ -107,6 +106,7 @@ ROWS = [
      ("part is None, but ", "expected one")),
     (lambda: atlas(documents=DOCUMENTS[:2]), ValueError, "there are 2 documents; expected at least 3"),
     (lambda: transformers()[1].atlas(3, DOCUMENTS), TypeError, "model is 3; expected a model"),
+    (lambda: read(3), TypeError, "model is 3; expected a model of transformers"),
     (lambda: read(library("torch").module.nn.Linear(2, 2)), ValueError, "no attention that turns q and k"),
     (lambda: read(made("phi", partial_rotary_factor=0.5, num_key_value_heads=4)), ValueError,
      "turns 8 features of 16 and keeps the others apart"),

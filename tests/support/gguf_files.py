@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+KINDS = ["u1", "i1", "u2", "i2", "u4", "i4", "f4", "b1", "text", "list", "u8", "i8", "f8"]  # by their numbers
+
 
 def text(value: str) -> bytes:
     return struct.pack("<Q", len(value.encode())) + value.encode()
@@ -13,16 +15,13 @@ def text(value: str) -> bytes:
 
 def typed(value: Any) -> bytes:
     """The type of a value and the value."""
-    if isinstance(value, bool):
-        return struct.pack("<I?", 7, value)
     if isinstance(value, str):
         return struct.pack("<I", 8) + text(value)
-    if isinstance(value, float):
-        return struct.pack("<If", 6, value)
-    if isinstance(value, int):
-        return struct.pack("<II", 4, value)
-    kind = typed(value[0])[:4]
-    return struct.pack("<I", 9) + kind + struct.pack("<Q", len(value)) + b"".join(typed(one)[4:] for one in value)
+    if isinstance(value, list):
+        kind = typed(value[0])[:4]
+        return struct.pack("<I", 9) + kind + struct.pack("<Q", len(value)) + b"".join(typed(one)[4:] for one in value)
+    kind = {bool: "b1", float: "f4", int: "u4"}.get(type(value)) or value.dtype.str[1:]
+    return struct.pack("<I", KINDS.index(kind)) + np.array(value, f"<{kind}").tobytes()
 
 
 def content(
