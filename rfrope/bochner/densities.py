@@ -11,7 +11,7 @@ from numpy.polynomial import legendre
 
 from rfrope._core.arguments import finite, flag, listed, show
 from rfrope.bochner import inversion
-from rfrope.bochner.piecewise import WEIGHTS, Function, Pieces, build
+from rfrope.bochner.piecewise import Function, Pieces, build
 from rfrope.bochner.reading import NOISE, check_even, check_values, measure_noise
 from rfrope.bochner.refusals import NotPositiveDefiniteError, UndecidedError
 from rfrope.bochner.tabulated import FLOOR, MEASURES, Certificate, Measure, read_measure, tabulate
@@ -86,8 +86,7 @@ def from_density(
     array([1. , 0.5])
     """
     normalise = flag("normalise", normalise)
-    if frequency is not None:
-        frequency = positive("frequency", frequency)
+    frequency = None if frequency is None else positive("frequency", frequency)
     measure = read_measure(ndim)
     values = check_values("density", density, measure, bounded=False)
     ends = (0.0, math.inf)
@@ -217,12 +216,12 @@ def _check_nonnegative(pieces: Pieces, law: Seen, measure: Measure) -> None:
     if found[at] >= -_NEGATIVE * float(np.max(np.abs(pieces.values))):
         return
     frequency, density = float(w[at]), float(found[at] / measure.ground(w[at])) / law.factor
-    weight = pieces.halves[:, None] * WEIGHTS * pieces.nodes**measure.moment
+    shares = inversion.weigh_nodes(pieces, measure)
     raise NotPositiveDefiniteError(
         f"density is {density:.3g} at frequency {frequency:.6g}; expected no negative values",
         frequency=frequency,
         density=density,
-        negative_mass=float(np.sum(weight * np.maximum(-pieces.values, 0.0))) / law.factor,
+        negative_mass=float(np.sum(shares * np.maximum(-pieces.values, 0.0))) / law.factor,
     )
 
 

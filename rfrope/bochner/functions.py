@@ -168,9 +168,7 @@ def _make(origin: str, phi: Any, ndim: Any, scale: Any, tolerance: Any) -> Tabul
     if located and witness is None:
         extents = inversion.find_extents(spectrum, measure)
         witness = witnesses.search_stretch(values, measure.ndim, negative.stretch, extents, level)
-    if witness is not None and not located and -witness.value <= negative.limit:
-        witness = None
-    if witness is not None and not accepted:
+    if witness is not None and not accepted and (located or -witness.value > negative.limit):
         raise _refusal(negative.limit, witness, negative if located else None)
     if located:
         exacter = "" if lags.noise < _EXACT else f", and values with errors below {lags.noise:.1g} might decide it"

@@ -75,16 +75,12 @@ def transform(lags: Lags, measure: Measure) -> Spectrum:
             found[chosen == i] = 2.0 / math.pi * on_part(part, moments, w[chosen == i])
         return found
 
-    def law(w: np.ndarray) -> np.ndarray:
-        return evaluate(w, lambda _, moments, w: moments.fourier(w, sine=measure.ndim > 1, tails=True))
-
     def part_noise(part: Lags, _: Pieces, w: np.ndarray) -> np.ndarray:
         widths = np.minimum(2.0 * part.pieces.halves, 2.0 / w[:, None])
         return 4.0 * np.sqrt(np.sum((part.pieces.centres**measure.moment * part.errors * widths) ** 2, axis=1))
 
-    def noise(w: np.ndarray) -> np.ndarray:
-        return evaluate(w, part_noise)
-
+    law = partial(evaluate, on_part=lambda _, moments, w: moments.fourier(w, sine=measure.ndim > 1, tails=True))
+    noise = partial(evaluate, on_part=part_noise)
     noisy = np.max(lags.errors * np.minimum(1.0, 2.0 * lags.pieces.halves)) > _NOISY
     whole = resolve_octaves(law, noise, measure, lags)
     spectrum = continue_tail(whole, noise, measure, 1.0 - lags.atom, _TRUSTED[int(noisy)])
@@ -165,7 +161,6 @@ def resolve_octaves(law: Function, noise: Function, measure: Measure, lags: Lags
     inner = [low * np.linspace(1.0, 2.0, count + 1) for low, count in zip(lows, counts, strict=True)]
     edges = np.unique(np.concatenate([np.array([0.0, 1.0]), *inner]))
     found = build(law, edges, level, tolerance=1e-13, budget=measure.panels)
-    part = found
     with contextlib.suppress(UndecidedError):  # the budget ends
         for _ in range(_REACH):
             start, left = float(found.edges[-1]), measure.panels - found.halves.size
@@ -261,10 +256,10 @@ def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: f
     found = minimize_scalar(lambda w: known(w) / measure.ground(w), bounds=around, method="bounded", options=options)
     frequency, density = float(found.x), float(found.fun)
     where = f"at frequency {frequency:.6g} (radians per unit of position) its spectral density is {density:.3g}"
-    rough = float(np.sum(_weights(known, measure) * np.maximum(-known.values, 0.0)))
+    rough = float(np.sum(weigh_nodes(known, measure) * np.maximum(-known.values, 0.0)))
     edges = np.union1d(known.edges, frequency)  # as little else may be negative
     below = _clip(lambda w: -known(w), edges, measure, 1e-13 + 1e-6 * rough)
-    nodes, shares = below.nodes.ravel(), (_weights(below, measure) * np.maximum(below.values, 0.0)).ravel()
+    nodes, shares = below.nodes.ravel(), (weigh_nodes(below, measure) * np.maximum(below.values, 0.0)).ravel()
     empty = np.nonzero(np.append(shares <= 0.0, True))[0]  # between two of them is a run of nodes with mass
     best = int(np.argmax(np.diff(np.append(0.0, np.cumsum(shares))[empty], prepend=0.0)))
     last = min(int(empty[best]), nodes.size - 1)
@@ -275,7 +270,7 @@ def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: f
     return Negative(mass, limit, frequency, density, stretch, where)
 
 
-def _weights(pieces: Pieces, measure: Measure) -> np.ndarray:
+def weigh_nodes(pieces: Pieces, measure: Measure) -> np.ndarray:
     """Return the mass at each node for a q of 1."""
     return np.asarray(pieces.halves[:, None] * WEIGHTS * pieces.nodes**measure.moment)
 
@@ -307,10 +302,10 @@ def project(spectrum: Spectrum, measure: Measure, mass: float) -> Spectrum:
     """
     from scipy.optimize import brentq
 
-    known, pieces, level = spectrum.known, spectrum.known, 0.0
+    known = pieces = spectrum.known
     for _ in range(_ROUNDS):  # each finds the level by the nodes of panels that end nearer to where the law does
         ground = measure.ground(pieces.nodes)
-        weights = _weights(pieces, measure)
+        weights = weigh_nodes(pieces, measure)
 
         def excess(level: float, pieces: Pieces = pieces, ground: Any = ground, weights: Any = weights) -> float:
             return float(np.sum(weights * np.maximum(pieces.values - level * ground, 0.0))) - mass

@@ -88,7 +88,6 @@ def _refuse_beyond_1(x: np.ndarray, found: np.ndarray) -> NotPositiveDefiniteErr
         f"phi is not positive definite: it is {found[at]:.6g} at lag {x[at]:.6g}, {excess[at]:.3g} beyond 1, where "
         f"at most phi(0) = 1 is expected; {mass:.3g} or more of its spectral mass is negative",
         frequency=0.0 if found[at] < 0.0 else math.pi / abs(float(x[at])),
-        density=math.nan,
         negative_mass=mass,
         witness=Witness(np.array([0.0, float(x[at])]), np.array([0.5, -0.5 * np.sign(found[at])]), -mass),
     )

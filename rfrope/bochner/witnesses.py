@@ -123,19 +123,18 @@ def search(grids: Iterable[Grid], level: float) -> Witness | None:
 
 def search_grid(values: np.ndarray, spacing: float, level: float) -> Witness | None:
     """Look for a witness on a grid of one axis."""
-    found = [_test_increments(values, spacing, level)]
+    found = list(_test_increments(values, spacing, level))
     for width in _WIDTHS[values.size > 2.0 * _ENDS * _WIDTHS + 3.0].tolist():
         found.extend(_test_windows(values, spacing, width, level))
     return _best(found)
 
 
-def _best(found: Iterable[Witness | None]) -> Witness | None:
-    witnesses = [one for one in found if one is not None]
-    lowest = min((one.value for one in witnesses), default=0.0)
-    return min((one for one in witnesses if one.value <= 0.5 * lowest), key=lambda one: one.weights.size, default=None)
+def _best(found: list[Witness]) -> Witness | None:
+    lowest = min((one.value for one in found), default=0.0)
+    return min((one for one in found if one.value <= 0.5 * lowest), key=lambda one: one.weights.size, default=None)
 
 
-def _test_increments(values: np.ndarray, spacing: float, level: float) -> Witness | None:
+def _test_increments(values: np.ndarray, spacing: float, level: float) -> Iterator[Witness]:
     """A witness of three points 0, h and x + h: by Krein, ``(phi(x) - phi(x + h))^2 <= 2 (1 - phi(h))``."""
     near, a, b = values[1], values[1:-1], values[2:]
     determinant = 1.0 + 2.0 * near * a * b - near * near - a * a - b * b
@@ -145,17 +144,19 @@ def _test_increments(values: np.ndarray, spacing: float, level: float) -> Witnes
     return _test_matrix(gram, spacing * lags, level)
 
 
-def _test_matrix(gram: np.ndarray, points: np.ndarray, level: float) -> Witness | None:
+def _test_matrix(gram: np.ndarray, points: np.ndarray, level: float) -> Iterator[Witness]:
     values, vectors = np.linalg.eigh(gram)
     weights = vectors[:, 0] / np.sum(np.abs(vectors[:, 0]))
     value = float(weights @ gram @ weights)
-    return Witness(points, weights, value) if values[0] < 0.0 and value < -level else None
+    if values[0] < 0.0 and value < -level:
+        yield Witness(points, weights, value)
 
 
 def _test_windows(values: np.ndarray, spacing: float, width: float, level: float) -> Iterator[Witness]:
     reach = math.ceil(_ENDS * width)
     lags = np.arange(2 * reach + 1)
-    window = _window(reach, width)
+    window = np.exp(-0.5 * ((lags - reach) / width) ** 2)
+    window = window / np.sum(window)
     size = 2 ** math.ceil(math.log2(_OVERSAMPLED * lags.size))
     folded = np.zeros(size)
     folded[: lags.size] = _autocorrelation(window) * values[: lags.size]
@@ -164,11 +165,6 @@ def _test_windows(values: np.ndarray, spacing: float, width: float, level: float
     at = int(np.argmin(spectrum))
     if spectrum[at] < -level:
         yield from _test_waves(values, spacing, window, 2.0 * math.pi * at / size, level)
-
-
-def _window(reach: int, width: float) -> np.ndarray:
-    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
-    return np.asarray(weights / np.sum(weights))
 
 
 def _autocorrelation(weights: np.ndarray) -> np.ndarray:
@@ -220,22 +216,20 @@ def search_stretch(
     -------
     Witness or None
     """
-    found = _test_lattices(phi, ndim, stretch[1], extents, level)
+    found = list(_test_lattices(phi, ndim, (stretch[1], *extents[:5]), level))
     for narrow in (1.0, 2.0, 4.0, 8.0):
         found = found or list(_test_stretch(phi, stretch, extents, narrow, level))
     return _best(found)
 
 
-def _test_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, ...], level: float) -> list[Witness]:
+def _test_lattices(phi: Function, ndim: int, widths: tuple[float, ...], level: float) -> Iterator[Witness]:
     """Witnesses of the points of small lattices, with the best weights that there are."""
-    found = []
-    for spacing in sorted({math.pi / (c * w) for w in (high, *extents[:5]) for c in (0.5, 0.8, 1.25)}):
+    for spacing in sorted({math.pi / (c * w) for w in widths for c in (0.5, 0.8, 1.25)}):
         sides = [spacing * np.arange(n) for n in _LATTICES[ndim]]
         points = np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=-1)
         lags = points[:, None] - points
         gram = phi(np.sqrt(np.sum(lags * lags, axis=-1)).ravel()).reshape(lags.shape[:2])
-        found.append(_test_matrix(gram, points if ndim > 1 else points[:, 0], level))
-    return [one for one in found if one is not None]
+        yield from _test_matrix(gram, points if ndim > 1 else points[:, 0], level)
 
 
 def _test_stretch(

@@ -180,11 +180,10 @@ def pair_covariances(kernel: Kernel, design: str, n: int, lags: np.ndarray) -> P
         If no exact form is known for the design; the message lists those with one.
     """
     name = check_design(design, kernel)
-    if name == "iid":
-        return None
-    if name not in ("antithetic", "stratified", "shifted") or (name == "shifted" and kernel.ndim > 1 and n > 1):
+    known = ("iid", "antithetic", "stratified", "shifted")
+    if name not in known or (name == "shifted" and kernel.ndim > 1 and n > 1):
         raise refusal(name, kernel)
-    if n < 2:
+    if name == "iid" or n < 2:
         return None
     if name == "antithetic":  # a pair has the same cosine and opposite sines; the last of an odd number is alone
         fall, square = kernel.one_minus_cos_moments(lags, np)

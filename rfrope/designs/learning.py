@@ -172,14 +172,13 @@ class LearnedKernel:
         (log_uniform(low=0.0001, high=1.0),)
         """
         host = {name: np.asarray(array.to_host(value), np.float64) for name, value in parameters.items()}
-        heads = self.points.shape[:-2]
         families = _families(self.kernel)
-        return tuple(
-            _rebuild(
-                self.kernel, iter([_values(names, {n: x[head] for n, x in host.items()}, np) for _, names in families])
-            )
-            for head in np.ndindex(heads)
-        )
+
+        def rebuild(head: tuple[int, ...]) -> Kernel:
+            own = {name: value[head] for name, value in host.items()}
+            return _rebuild(self.kernel, iter([_values(names, own, np) for _, names in families]))
+
+        return tuple(map(rebuild, np.ndindex(self.points.shape[:-2])))
 
 
 def learned_kernel(rope: Rope) -> LearnedKernel:
@@ -416,8 +415,7 @@ def _fix(
         if isinstance(law, Warped):
             return multiply(found, np.asarray(law.matrix), xp)
         if isinstance(law, Rescaled):
-            scale = np.asarray(law.scale)
-            return found / array.from_host(scale, xp, device=array.device(found), dtype=found.dtype)
+            return found / array.from_host(np.asarray(law.scale), xp, device=array.device(found), dtype=found.dtype)
         return sum(others, found)
 
     return combine

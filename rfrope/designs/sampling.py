@@ -399,15 +399,13 @@ def _read_widths(head_dim: Any, rotary_dim: Any, polar: bool) -> tuple[int, int]
 def _read_kernels_of_heads(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:
     """One kernel for all heads, or one for each."""
     chosen = list(read_kernels(kernel))
-    if heads is not None:
-        whole("heads", heads, 1)
+    heads = None if heads is None else whole("heads", heads, 1)
     if ladder is None:
         return chosen
     if len(chosen) > 1 or heads is None:
         raise ValueError(f"ladder is {show(ladder)}; expected a single kernel and heads with it")
     if not isinstance(ladder, list | tuple) or len(ladder) != 2:
         raise TypeError(f"ladder is {show(ladder)}; expected the scales of the first and the last head")
-    heads = whole("heads", heads, 1)
     first, last = (positive(f"ladder[{i}]", value) for i, value in enumerate(ladder))
     one = chosen[0]
     if not isinstance(getattr(one, "scale", None), float) or not dataclasses.is_dataclass(one):

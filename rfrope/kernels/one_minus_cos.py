@@ -7,6 +7,7 @@ small lag, f is of second order and g of fourth.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -124,10 +125,7 @@ def matern(nu: float, t: Array, xp: ModuleType) -> CosMoments:
 @lru_cache(maxsize=256)
 def _large_order_series(nu: float) -> list[float]:
     """The Matérn function as a polynomial in ``t^2 / (4 nu)``: what follows, of the order nu in it, is rounding."""
-    found = [1.0]
-    for k in range(1, TERMS):
-        found.append(found[-1] / (k * (k / nu - 1.0)))
-    return found
+    return list(itertools.accumulate(range(1, TERMS), lambda c, k: c / (k * (k / nu - 1.0)), initial=1.0))
 
 
 @lru_cache(maxsize=64)
@@ -190,7 +188,6 @@ def _temme_coefficients(nu: float) -> tuple[int, list[float], list[float]]:
             before, value = value, [c + factor * d for c, d in zip(value, [0.0, *before[:-1]], strict=True)]
         found.append(value)
     constant, slope = found
-    below = [1.0]
-    for k in range(1, min(steps, len(constant))):
-        below.append(below[-1] / (k * (k - nu)))
+    powers = range(1, min(steps, len(constant)))
+    below = list(itertools.accumulate(powers, lambda c, k: c / (k * (k - nu)), initial=1.0))
     return steps, below + constant[len(below) :], [0.0] * min(steps, len(slope)) + slope[steps:]

@@ -82,9 +82,8 @@ def head_errors(kernels: Sequence[Kernel], frequencies: np.ndarray, context: tup
     heads = []
     for kernel, omega in zip(itertools.cycle(kernels), sets[::copies], strict=False):
         sizes = np.linalg.norm(omega.astype(np.float64), axis=-1)
-        shortest, longest = (
-            2.0 * math.pi / v if v > 0.0 else math.inf for v in (float(sizes.max()), float(sizes.min()))
-        )
+        ends = float(sizes.max()), float(sizes.min())
+        shortest, longest = (2.0 * math.pi / size if size > 0.0 else math.inf for size in ends)
         found = error(kernel, omega, tuple(c - 1 for c in context))._asdict()
         heads.append({"kernel": repr(kernel), **found, "shortest": shortest, "longest": longest})
     return heads * copies

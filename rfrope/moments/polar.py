@@ -221,8 +221,7 @@ def _product(q: Any, k: Any, xp: ModuleType, device: Any) -> Array:
     """Products of magnitudes, or an error that says what is wrong with them."""
     read = []
     for name, value in (("q", q), ("k", k)):
-        value = blocks.features(value, xp, name, device, blocks.MAGNITUDES)
-        value = array.widen(value, xp)
+        value = array.widen(blocks.features(value, xp, name, device, blocks.MAGNITUDES), xp)
         if array.has_host_values(value) and bool(xp.any(value < 0.0)):
             raise ValueError(f"{name} holds negative numbers; expected magnitudes of 0 or more: apply softplus")
         read.append(value)

@@ -322,17 +322,14 @@ def content_variance(content: Content, law: Kernel) -> Array:
 
 def variance_and_mean(content: Content, law: Kernel, design: Any) -> tuple[Array, Array | None]:
     """Return the variance of the score over the frequencies of a design, and its mean if that is not the kernel's."""
-    xp = content.xp
     if not isinstance(design, str):
         return _permuted_mean_variance(content, law, design)
     variance = content_variance(content, law)
-    n_blocks = content.cosine.shape[-1]
     lags = np.reshape(_host_lags(content), (-1, law.ndim)) if design != "iid" else np.empty((0, law.ndim))
-    pairs = pair_covariances(law, design, n_blocks, lags)
-    if pairs is None:
-        return variance, None
-    found = variance + _add_covariances(content, pairs)
-    return array.clip(found, 0.0, None, xp), None
+    pairs = pair_covariances(law, design, content.cosine.shape[-1], lags)
+    if pairs is not None:
+        variance = array.clip(variance + _add_covariances(content, pairs), 0.0, None, content.xp)
+    return variance, None
 
 
 def root_mean_square_ratio(content: Content, law: Kernel, design: Any) -> Array:
