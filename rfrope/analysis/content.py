@@ -115,8 +115,7 @@ def _magnitudes(frequencies: Any) -> tuple[Array, ModuleType]:
     """Check frequencies; their magnitudes ``(D,)`` or ``(*H, D)``, and the namespace."""
     frequencies = angles.frequencies_of(frequencies)
     xp, device = array.shared(frequencies=frequencies)
-    vectors = angles.read_frequencies(frequencies, xp, device)
-    return radius(vectors, xp), xp
+    return radius(angles.read_frequencies(frequencies, xp, device), xp), xp
 
 
 @dataclass(frozen=True, eq=False)

@@ -278,7 +278,6 @@ def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> 
         if curve[at] < lowest:
             lowest, lowest_lag = float(curve[at]), start + at
     lags = np.unique(np.concatenate([[0], np.rint(np.geomspace(1, context - 1, _SHOWN)).astype(np.int64)]))
-    values = mean_kernel(lags, theta)
     return AxisSummary(
         axis=axis,
         n_turning=int(turning.size),
@@ -287,7 +286,7 @@ def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> 
         n_dead=int(np.sum(turning * context < 2.0 * math.pi)),
         n_still=int(np.sum(turning * context < 0.5 * math.pi)),
         base=ladder_base(theta[:n_blocks], _LADDER),
-        curve=tuple((int(lag), float(value)) for lag, value in zip(lags, values, strict=True)),
+        curve=tuple((int(lag), float(value)) for lag, value in zip(lags, mean_kernel(lags, theta), strict=True)),
         half_lag=first_lag(theta, 1, context - 1, 0.5, below=True),
         first_negative_lag=first_negative_lag(theta, context - 1),
         negative_share=n_negative / (context - 1),
@@ -332,8 +331,7 @@ def _describe_axis(axis: AxisSummary, summary: Summary) -> Iterator[Part]:
         for name, column in zip(("distance", "score"), zip(*cells[first : first + few], strict=True), strict=True):
             rows.append((name, "".join(f"{cell:<9}" for cell in column).rstrip()))
     rows.append(("below one half", _first(axis.half_lag)))
-    share = f"{100.0 * axis.negative_share:.2g} % of them all"
-    rows.append(("below 0", f"{_first(axis.first_negative_lag)}; at {share}"))
+    rows.append(("below 0", f"{_first(axis.first_negative_lag)}; at {100.0 * axis.negative_share:.2g} % of them all"))
     rows.append(("lowest", f"{axis.lowest:.3f}, at distance {axis.lowest_lag}"))
     rows.append((f"{_HIGH} or more again", _first(axis.aliasing_distance)))
     if summary.polar:

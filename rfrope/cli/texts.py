@@ -42,9 +42,8 @@ def _load_model(options: argparse.Namespace) -> tuple[Any, Any, list[str]]:
     texts = []
     for path in options.texts:
         with naming("--texts", path):
-            content = files.read_bytes(path)
             try:
-                texts.append(content.decode("utf-8"))
+                texts.append(files.read_bytes(path).decode("utf-8"))
             except UnicodeDecodeError:
                 raise ValueError("expected a text in UTF-8") from None
     try:

@@ -95,5 +95,4 @@ def _powers(request: ExportRequest) -> np.ndarray:
     """Return ``base**(2i/d)`` as these engines compute it, so that the divisors make up for its rounding."""
     width = request.rope.rotary_dim
     exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-    powers: np.ndarray = np.float32(request.base) ** exponents
-    return powers
+    return np.asarray(np.float32(request.base) ** exponents)

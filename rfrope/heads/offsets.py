@@ -170,8 +170,7 @@ def _read_head(tokens: Tokens, omega: np.ndarray, lags: np.ndarray, scale: float
     stderr, there = math.nan, angles_at(np.asarray(peak.offset), omega)
     (bend,) = sums.derivatives(there, a, b, (2,))
     if low < peak.offset < high and bend < 0.0:
-        effects = [(x[:, :turned], y[:, :turned]) for x, y in sides]
-        slopes = [np.asarray(sums.derivatives(there, *one, (1,))[0]) for one in effects]
+        slopes = [np.asarray(sums.derivatives(there, x[:, :turned], y[:, :turned], (1,))[0]) for x, y in sides]
         parts = [slopes[0] + slopes[1]] if paired else slopes
         stderr = math.sqrt(sum(float(np.var(part, ddof=1)) / len(part) for part in parts)) / -float(bend)
     return {

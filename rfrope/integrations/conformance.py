@@ -39,10 +39,9 @@ def pytest_collection(session: pytest.Session) -> bool | None:
         return None
     from rfrope.models import conformance  # only now, since every run of pytest loads this module
 
-    functions = _load(name)
     session.items = [
         Vector.from_parent(session, name=f"{what}[{case['name']}]", case=case, function=function)
-        for what, function in functions.items()
+        for what, function in _load(name).items()
         for case in conformance()
     ]
     session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=session.items)

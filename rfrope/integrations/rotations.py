@@ -287,7 +287,12 @@ def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
     for name, function, called in rotating_methods(attention):
         if name in vars(attention):
             continue
-        _check_parameters(attention, called)
+        for one in called.values():  # more than features, tables, layout: keys have other positions
+            if more := {*inspect.signature(one).parameters} & _MORE:
+                raise ValueError(
+                    f"{type(attention).__name__} turns keys at other positions than queries, by "
+                    f"{', '.join(sorted(more))} of its {one.__name__}; expected attention that turns both by one table"
+                )
         positions.turns_back |= bool(_BACK.search(inspect.getsource(function)))
         positions.is_complex |= any("freqs_cis" in inspect.signature(one).parameters for one in called.values())
         method = calling(function, {one: _rotation_by_positions(f, positions) for one, f in called.items()})
@@ -304,16 +309,6 @@ def calling(function: Any, replaced: Mapping[str, Any]) -> Any:
     made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     made.__annotations__ = function.__annotations__
     return made
-
-
-def _check_parameters(attention: Module, called: Mapping[str, Any]) -> None:
-    """Refuse functions that take more than queries, keys, tables and layout: their keys have other positions."""
-    for function in called.values():
-        if more := {*inspect.signature(function).parameters} & _MORE:
-            raise ValueError(
-                f"{type(attention).__name__} turns keys at other positions than queries, by {', '.join(sorted(more))} "
-                f"of its {function.__name__}; expected attention that turns both by one table"
-            )
 
 
 def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions) -> Callable[..., Any]:

@@ -168,14 +168,12 @@ def tune(
     names, (own, join) = tuning.read_learnable(learnable), read_target(model, part, trained)
     replace_rotary(model, join(own)).undo()
     plan = analysis.plan(own, context, trained_context=trained)
-    found = read_starts(starts, plan)
     trained, context = plan.trained_context, plan.context
-    read = tuning.read_starts(found, [own])
+    read = tuning.read_starts(read_starts(starts, plan), [own])
     ropes = {name: dataclasses.replace(one, context=context) for name, one in read.items()}
     length = min(trained, _WINDOW) if window is None else whole("window", window, 3, trained)
     rng = whole("rng", rng)
-    documents = read_documents(texts, tokenizer, model)
-    learning, choosing, judging = divide(documents, context, _HELD_OUT, rng)
+    learning, choosing, judging = divide(read_documents(texts, tokenizer, model), context, _HELD_OUT, rng)
     caches = TextCaches(model)
 
     def loss(one: Any) -> Any:

@@ -124,8 +124,7 @@ def _look_up(held: Mapping[str, Any], family: Mapping[str, Any], form: str, conf
     by_kind = family.get(form, {})
     number = by_kind.get(config.kind if config.kind in by_kind else "", {}).get(config.scheme)
     if number is None:
-        said = f"{held['was']} in this form of {config.model_type}"
-        raise UnknownError(f"the scheme {show(config.scheme)} {said}")
+        raise UnknownError(f"the scheme {show(config.scheme)} {held['was']} in this form of {config.model_type}")
     return held["rules"][number]
 
 
@@ -141,8 +140,7 @@ def _check_runs(rule: Mapping[str, Any], config: ConfigRope) -> None:
         raise RefusedError(f"stops with an error: {' or '.join(rule['any'])} missing")
     for key in rule.get("floats", ()):
         if not isinstance(value := config.values.get(key, 1.0), float):
-            said = f"factor is {show(value)}, and it needs a float, {float(value)!r}"
-            raise RefusedError(f"stops with an error: {said}")
+            raise RefusedError(f"stops with an error: factor is {show(value)}, and it needs a float, {float(value)!r}")
     if config.raw.get(rule.get("unless", "")) not in (None, {}):
         raise UnknownError(f"no known formula explains its use of {rule['unless']} here")
 
