@@ -46,6 +46,14 @@ pytestmark = [
 # -- places ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("half", "float32"), ("half", "float64"), ("polar", "float32")])
+def test_operators_of_float32_turn_no_float64_and_nothing_polar(kind, dtype, monkeypatch):
+    """As on a device without kernels, where the general formula turns these."""
+    monkeypatch.setattr(dispatch, "_find_function", lambda *_: None)
+    x = features(1, WIDTH, dtype=getattr(torch, dtype))
+    assert made(kind)._runs_operators(x) == ((kind, dtype) == ("half", "float32"))
+
+
 @pytest.mark.parametrize("queries", [2, 6])
 def test_heads_in_groups_are_turned_by_operators_alone(queries, monkeypatch):
     """As on a device without kernels: two sets, which queries share in groups of three."""
@@ -352,12 +360,7 @@ def test_graphs_give_what_calls_do(dynamic, kind, place, layout):
         assert kind not in OPERATORS or graphs[0].count(True) == OPERATORS[kind]
 
 
-OPERATORS = {
-    "half": 2,
-    "sets": 2,
-    "learned both": 2,
-    "tables": 0,
-}  # of ours in a graph, one for queries and one for keys
+OPERATORS = {"half": 2, "sets": 2, "learned both": 2, "tables": 0}  # of ours in a graph: for queries, and for keys
 
 
 def noting(graphs):
