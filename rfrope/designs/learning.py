@@ -130,7 +130,7 @@ class LearnedKernel:
         n = row.shape[-1] - has_length
         steps = 1j * _STEP * np.eye(n, n + has_length) if n else np.zeros((1, 1))
         moved = [self.move(row + step, xp) for step in steps]
-        omega = moved[0].real
+        omega = moved[0].real.copy()  # dense, as calls without checks need it
         slopes = np.empty((*self.points.shape[:-1], omega.size // self.points[..., 0].size, n + has_length))
         for i, one in enumerate(moved[:n]):
             slopes[..., i] = one.imag.reshape(slopes.shape[:-1]) / _STEP

@@ -90,6 +90,8 @@ def test_in_words():
     longer = diff(LLAMA, LLAMA | {"max_position_embeddings": 8192})
     assert str(longer).endswith("No score of equal content differs by 1 % within the text.")
     assert "Some layers turn only before or only after" in str(diff(_smollm3([1, 1, 1, 0]), _smollm3([1, 0, 1, 1])))
+    text = {"model_type": "mistral3", "text_config": LLAMA}
+    assert str(diff(text, text | {"vision_config": {"model_type": "pixtral"}})).startswith("vision_config\n  part none")
     both = diff(GEMMA, GEMMA | {"rope_local_base_freq": 1.5e4, "rope_theta": 5e5})
     first, second = (layer.differs_from for layer in both.layers)
     assert both.differs_from == first < second
