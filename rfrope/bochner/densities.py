@@ -169,8 +169,9 @@ def _resolve(
 ) -> tuple[inversion.Spectrum, float]:
     """The table of a law, its tail, and the integral of its error as seen at many more points."""
     budget, unit = MEASURES[1].panels + edges.size, 0.5 * (edges[0] + edges[1])
-    largest = float(np.max(np.abs(law(unit * 2.0 ** np.arange(-4.0, 5.0))))) or 1.0
-    tolerance = max(1e-13, NOISE / largest * measure_noise(lambda x: law(unit * x)))
+    noise = measure_noise(lambda x: law(unit * x))
+    largest = law.factor * float(np.max(np.abs(law.values[-1]))) or 1.0  # at the same points: bands may lie between few
+    tolerance = max(1e-13, NOISE / largest * noise)
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
         return FLOOR / (half * centre**measure.moment)
@@ -231,14 +232,14 @@ class Seen:
     def __init__(self, function: Function) -> None:
         self._function, self.factor = function, 1.0
         self._points: list[np.ndarray] = []
-        self._values: list[np.ndarray] = []
+        self.values: list[np.ndarray] = []
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Values at points, which are kept."""
         self._points.append(x)
-        self._values.append(self._function(x))
-        return self.factor * self._values[-1]
+        self.values.append(self._function(x))
+        return self.factor * self.values[-1]
 
     def all(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all points and values."""
-        return np.concatenate(self._points), self.factor * np.concatenate(self._values)
+        return np.concatenate(self._points), self.factor * np.concatenate(self.values)
