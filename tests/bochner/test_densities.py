@@ -98,7 +98,7 @@ def check_laws(maker, seeds, bound):
 
 
 @campaign
-@pytest.mark.parametrize("batch", sparse(range(101), lambda batch: batch % 25 == 0, 48))
+@pytest.mark.parametrize("batch", sparse(range(101), lambda batch: batch % 25 in (0, 2), 48))
 def test_densities_of_gaussians(batch):
     check_laws(of_gaussians, range(8 * batch, 8 * batch + 8), 1e-11)
 
