@@ -16,6 +16,7 @@ from rfrope.scaling import registry
 DEFAULT_THETA = 10_000.0
 DICTS = ("rope_parameters", "rope_scaling")
 KEYS = registry.KEYS | kernel_scheme.KEYS
+_NAMES = {key: f"rope_parameters[{key!r}]" for key in KEYS}  # in messages
 _RECORDS = {record.name: record for record in (*registry.records(), kernel_scheme.SCHEME)}
 _ALIASES = {alias: record.name for record in _RECORDS.values() for alias in record.aliases}
 _WORDS = (*(name for name in _RECORDS if " " not in name), *_ALIASES)
@@ -171,10 +172,9 @@ def read_scheme(
         which = f"which {scheme.name!r} does not use ({', '.join(others)} would)" if others else "which is unknown"
         expected = f"expected for {scheme.name!r}: {', '.join(scheme.known)}"
         raise ValueError(f"rope_parameters holds {show(unused[0])}, {which}; {expected}")
-    if not given.keys() >= set(scheme.required):
-        missing = ", ".join(key for key in scheme.required if key not in given)
+    if missing := ", ".join([key for key in scheme.required if key not in given]):
         raise ValueError(f"rope_parameters lacks {missing}; {scheme.name!r} needs {', '.join(scheme.required)}")
-    values = {key: KEYS[key](f"rope_parameters[{key!r}]", value) for key, value in given.items() if key in KEYS}
+    values = {key: KEYS[key](_NAMES[key], value) for key, value in given.items() if key in KEYS}
     usual = {"rope_theta": (rope_theta, DEFAULT_THETA), "partial_rotary_factor": (partial_rotary_factor, 1.0)}
     for key, (beside, default) in usual.items():
         beside = None if beside is None else KEYS[key](key, beside)

@@ -124,7 +124,7 @@ def test_frequencies_are_those_of_the_rope_and_move_with_each_parameter(options,
     row = np.concatenate([one.reshape(*law.points.shape[:-2], -1) for one in law.parameters.values()], -1)
     omega, slopes = law.tabulate(row)
     np.testing.assert_allclose(omega, rope.frequencies, rtol=1e-11, atol=1e-14)
-    assert omega.flags.c_contiguous and slopes.shape == (*law.points.shape[:-1], axes, row.shape[-1])
+    assert (omega.flags.c_contiguous, slopes.shape) == (True, (*law.points.shape[:-1], axes, row.shape[-1]))
     texts, lags = rope.source.kernel, np.linspace(0.1, 9.0, 4 * axes).reshape((4, axes) if axes > 1 else 4)
     found = law.kernels(law.parameters)
     for one, text in zip(found, texts if isinstance(texts, tuple) else [texts] * len(found), strict=True):
