@@ -281,7 +281,7 @@ class RotaryEmbedding(TurningModule):
             host = torch.device("cpu")
             self._constants["frequencies"] = turns.make_integer_turns(self._host, array.named_namespace(torch), host)
         self._placed, self._last_law, self._last_launch = {}, (None, None), [None]
-        self._fixed = None
+        self._fixed, self._watched = None, ()
         self._place(torch.get_default_device(), *(getattr(self, name).device for name in self._learned))
         self._backend = dispatch.find(dispatch.CPU_DENSE) if self.max_positions is None else None
         self._last_calls = [([None], [None]), ([None], [None])]

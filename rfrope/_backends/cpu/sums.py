@@ -172,7 +172,10 @@ def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     def work(index: int) -> np.ndarray:
         plan = plans[index]
         sums = _direct_sums(parts[index], lags) if plan is None else _transformed(parts[index], lags, plan)
-        return sums.real.copy()
+        real = np.empty(len(lags))
+        for span in capacity.spans(len(lags)):
+            real[span] = sums.real[span]
+        return real
 
     total = np.zeros(len(lags))
     for part in parallel.ordered_map(work, range(len(parts)), parallel.allowed()):
