@@ -103,7 +103,7 @@ def campaign(options: argparse.Namespace) -> int:
 
 
 def tests_of(module: str) -> list[str]:
-    """Return the files of tests that have a module's name and stand in its folder, or the folder; and of refusals."""
+    """Return the file of tests with a module's name, in its folder or one of that name, or the folder; and refusals."""
     path = pathlib.PurePosixPath(module).relative_to("rfrope").with_suffix("")
     folder = ROOT / "tests" / str(path.parent).replace("_backends/cuda", "cuda").removeprefix("_")
     while not folder.is_dir():

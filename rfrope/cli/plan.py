@@ -54,7 +54,8 @@ def _run(options: argparse.Namespace) -> None:
         with naming("--method", options.method):
             chosen[name] = found[name].methods[0] if options.method is None else found[name].method(options.method)
     method = next(iter(chosen.values()))
-    verdict = " ".join([f"{f'{name}: ' if name else ''}{one.report().verdict}" for name, one in found.items()])
+    said = {name: one.report().verdict for name, one in found.items()}
+    verdict = " ".join([f"{name}: {one}" if name else one for name, one in said.items()])
     parts = [part for name, one in found.items() for part in _parts(name, one, chosen[name], options.trained)]
     plans = [{"name": name} | one.to_dict() | {"config": _config(chosen[name])} for name, one in found.items()]
     page.emit(
