@@ -169,8 +169,9 @@ def _resolve(
 ) -> tuple[inversion.Spectrum, float]:
     """The table of a law, its tail, and the integral of its error as seen at many more points."""
     budget, unit = MEASURES[1].panels + edges.size, 0.5 * (edges[0] + edges[1])
+    law(unit * 2.0 ** np.arange(-4.0, 5.0))  # bands may lie between so few, and dips on them
     noise = measure_noise(lambda x: law(unit * x))
-    largest = law.factor * float(np.max(np.abs(law.values[-1]))) or 1.0  # at the same points: bands may lie between few
+    largest = law.factor * max(float(np.max(np.abs(values))) for values in law.values[-2:]) or 1.0
     tolerance = max(1e-13, NOISE / largest * noise)
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:

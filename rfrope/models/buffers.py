@@ -116,19 +116,22 @@ def list_tensors(part: Any) -> dict[str, Any]:
 
 def search_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Buffer]:
     """Yield the frequencies and tables among arrays, by their names."""
+
+    def label(name: str) -> str:
+        return printable(f"{prefix}.{name}" if prefix else name)
+
     for name, value in tensors.items():
         last = name.rpartition(".")[2]
-        label = printable(f"{prefix}.{name}" if prefix else name)
         layer = last.removesuffix("_inv_freq") if last.endswith("_inv_freq") else ""
         if last in FREQUENCIES or (layer and "original" not in layer and layer != "long"):
             scale = getattr(part, f"{layer}_attention_scaling" if layer else "attention_scaling", None)
-            yield _read_array(label, value, attention_factor=scale, layer=layer)
+            yield _read_array(label(name), value, attention_factor=scale, layer=layer)
         elif last in TABLES or (last == "cache" and np.ndim(value) == 3 and value.shape[-1] == 2):
-            yield _read_array(label, value)
+            yield _read_array(label(name), value)
         elif last in COS:
             other = name.removesuffix(last) + SIN[COS.index(last)]
             if other in tensors:
-                yield _read_pair(label, value, tensors[other])
+                yield _read_pair(label(name), value, tensors[other])
 
 
 # -- arrays and their layouts ------------------------------------------------------------------------------------------
